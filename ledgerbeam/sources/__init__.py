@@ -1,4 +1,4 @@
-"""The sources of jobs: each kind divides a source into tasks and reads them. This package does not import Beam."""
+"""The sources of jobs. Each kind of sources divides a source into tasks and reads it. Nothing here imports Beam."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class BucketListing:
 def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[str] | None = None) -> Page:
     """Return the buckets of an exchange as a page of sources, in order, from their sizes in bytes and their versions.
 
-    The version of a bucket without records is empty. Without `names`, each bucket has one name, for all run files.
+    The version of a bucket without records is empty. Default of `names`: `bucket_name` of the number of each bucket.
     """
     every = map(bucket_name, range(len(sizes))) if names is None else names
     return Page([f"{_BASE}{name}" for name in every], list(sizes), list(versions))
@@ -118,8 +118,8 @@ class BucketKind(SourceKind):
 class OpenedBucket:
     """Reads the parts of a bucket. Part `n` is between `bounds[n]` and `bounds[n + 1]`; None is an end of the bucket.
 
-    The records of a key may be in several parts. Each of these parts can read the key's records of the first `beside`
-    runs. `tables` are the tables of blocks of the slices.
+    If the records of a key are in several parts, each of these parts can read all records of the key from the first
+    `beside` run files. `tables` has the table of blocks of each slice.
     """
 
     fetches = False
@@ -196,16 +196,16 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def beside(self) -> int:
-        """Number of first runs from which a part can read all records of its first key; see `begun`."""
+        """Number of run files, the first ones, from which a part can read all records of its first key; see `begun`."""
         return self._bucket.beside
 
     @property
     def earlier(self) -> int:
-        """Number of runs that an earlier job has written. They are the first ones."""
+        """Number of run files that earlier jobs have written. They are before all others."""
         return sum(run.is_earlier for run in self._bucket.runs)
 
     def begun(self) -> Iterator[Merged]:
-        """Yield the records of the first `beside` runs with the first key, if they are in an earlier part."""
+        """Yield the records of earlier parts with the first key of this part, from the first `beside` run files."""
         bucket, start = self._bucket, self._start
         if start is None or start.run < bucket.beside:
             return
@@ -232,7 +232,7 @@ class GatheredRecords(RecordBlocks):
         return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 
     def unmerged(self) -> Iterator[bytes]:
-        """Yield the records of a whole bucket as bytes, one run after the other."""
+        """Yield the records of a whole bucket as bytes, one run file after the other."""
         bucket = self._bucket
         alone = zip(bucket.slices, bucket.tables, strict=True)
         parts = (part for one, table in alone for part in merged([one], [table], None, None, bucket.options))
@@ -245,9 +245,9 @@ class GatheredRecords(RecordBlocks):
         return self._bucket.number
 
     def renumbered(self) -> Iterator[RunBlock]:
-        """Yield the records in order, in groups, with their keys and with numbers as in one run of all files.
+        """Yield the records in order, in groups, with their keys and the numbers that they have in a merged run file.
 
-        Raises RunFileError for too many files.
+        Raises RunFileError if the run files have more than 2^24 source files.
         """
         runs = self._bucket.runs
         files = len(runs[0].sources.followed_by(runs[-1].sources))
@@ -261,7 +261,7 @@ class GatheredRecords(RecordBlocks):
             yield RunBlock(part.keys, firsts[part.runs] + part.numbers, part.payloads)
 
     def place(self, run: int, number: int) -> tuple[str, int]:
-        """Return the URL of the file of a record of a run, and the record's number in the file."""
+        """Return the URL of the source file of a record of a run file, and its number in that file."""
         name, _, urls, *_ = self._bucket.runs[run]
         file, within = divmod(number, 1 << FILE_SHIFT)
         if file >= len(urls):

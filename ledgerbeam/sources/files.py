@@ -140,9 +140,9 @@ class FileSources:
         """Return the offsets of the records of an uncompressed source, from its index.
 
         The index is checked. A missing index is built and published, unless `build_index` is false. An index that is
-        older than its source is rebuilt, with a warning. If `changed`, every index is rebuilt, because an old index may
-        seem to fit. The index of a recorded output is rebuilt only if it does not fit. A file that is not an index is
-        not replaced.
+        older than its source is rebuilt, with a warning. If the source has `changed`, its index is rebuilt in any case,
+        because an old index may seem to fit. The index of a recorded output is rebuilt only if it does not fit. A file
+        that is not an index is not replaced.
 
         Raises ChangedSourceError; SourceError if the source cannot be indexed; IndexNotFoundError if there is no index,
         and none is built; IndexMismatchError if the index does not fit the source, or may be old.
@@ -309,7 +309,7 @@ class CompressedFile(_OffsetFile):
         return cut
 
     def _advise(self, source: Source, first: int) -> None:
-        """Warn that only one worker can read a file, if its format has advice. `first` is the end of record 0."""
+        """Warn that only one worker can read a file, if its format has advice. `first` is the size of record 0."""
         kind, compression = self.type.format, self.type.compression
         if compression is not None and isinstance(kind, StreamAdvisor):
             listed, options = self.sources.found(source), self.sources.storage_options

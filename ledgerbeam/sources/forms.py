@@ -42,10 +42,10 @@ ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")  # formats that can be written fro
 
 @dataclass(eq=False)
 class RecordBlocks:
-    """The records of a task, whose bytes are in memory. Each pass decodes them again, and never holds all decoded.
+    """The records of a task, whose bytes are in memory. Each pass (iteration) decodes them again, some at a time.
 
-    With `each`, an `Unreadable` replaces each record that cannot be decoded; else a pass raises the error at this
-    record. `passed` is the number of records of the last complete pass; None before the first.
+    With `each`, an `Unreadable` replaces each record that cannot be decoded. Without it, a pass raises the error of the
+    first such record. `passed` is the number of records of the last complete pass; None before a pass is complete.
     """
 
     parts: Sequence[Blocks]
@@ -76,7 +76,7 @@ def blocks_of(records: Any) -> Iterable[Sequence[Any]]:
 
 
 def listed(records: Any) -> Any:
-    """Return `RecordBlocks` as a list of all records, with the errors of a pass; return other records unchanged."""
+    """Return `RecordBlocks` as a list of all records, or raise the error of a pass; return other records unchanged."""
     return records.listed() if isinstance(records, RecordBlocks) else records
 
 

@@ -31,7 +31,7 @@ BUCKET_SCHEME = "bucket://"  # of the URLs of buckets. No store has these URLs: 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Takes the place of a record that cannot be decoded. `error` has the position of the record in the source."""
+    """Stands for a record that cannot be decoded. `error` has the position of the record in the source."""
 
     error: str
 
@@ -108,8 +108,8 @@ class Opened(Protocol):
     def read_each(self, start: int, stop: int) -> Any:
         """Return the records of `read_span`, with an `Unreadable` for each record that cannot be decoded.
 
-        A table becomes a `PartialTable`. It is slower than `read_span`. It raises errors that are not of one record,
-        such as StorageError. It is not needed after `RecordBlocks`: their `marking` finds such records.
+        In place of a table, return a `PartialTable`. This method is slower than `read_span`. It raises errors that do
+        not belong to one record, such as StorageError. Do not call it for `RecordBlocks`, but use their `marking`.
         """
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ def listed_file(file: Source) -> FileInfo:
 
 
 def listed_files(source: Source) -> list[FileInfo]:
-    """Return the listed properties of the input objects of a source that have a version of their store."""
+    """Return the listed properties of those input objects of a source that have a version of their store."""
     return [listed_file(file) for file in source.members or (source,) if not lacks_store_version(file)]
 
 
@@ -265,7 +265,7 @@ def is_content(file: Source) -> bool:
 
 
 def lacks_store_version(file: Source) -> bool:
-    """Return whether an input object is known only by its content, because its store was not asked yet."""
+    """Return whether only the content identifies an input object: no version of its store is recorded yet."""
     return not file.stored and is_content(file)
 
 
@@ -292,8 +292,8 @@ _BLOCK = 4 * 2**20
 def with_file_marks(source: Source, options: Options) -> Source:
     """Return a source with marks of its files, by which its tasks notice that a file was replaced.
 
-    The mark of a local file is `changed_ns`, since the size and modification time may be the same. An object that is
-    identified by its content is read and compared, and gets `stored`. Raises ChangedSourceError if it differs.
+    The mark of a local file is `changed_ns`, since another file may have the same size and modification time. A file
+    that only its content identifies is read, and gets its store's version (`stored`). ChangedSourceError: it differs.
     """
     if source.members:
         return dataclasses.replace(source, members=tuple(with_file_marks(member, options) for member in source.members))
@@ -331,14 +331,14 @@ class TaskReader:
         """Return the records of `task`, in order: `RecordBlocks`, a list, or a `pyarrow.Table`.
 
         A source with an index takes two ranged reads: of the index, and of the data. Raises StorageError,
-        ChangedSourceError, IndexError_, and SourceError for a record that cannot be decoded. Of `RecordBlocks`, a pass
-        raises the latter.
+        ChangedSourceError and IndexError_. A record that cannot be decoded raises SourceError: here, or if the result
+        is `RecordBlocks`, in a pass over it.
         """
         with self._watched(task) as opened:
             return opened.read_span(task.start, task.stop)
 
     def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return a function that returns the result of `read`, or None unless it only fetches. None for local files."""
+        """Return a function that does `read` if that only fetches, else returns None. Return None for local files."""
         return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
 
     def _fetch(self, task: Task) -> Any:
@@ -346,7 +346,7 @@ class TaskReader:
             return opened.read_span(task.start, task.stop) if opened.fetches else None
 
     def read_each(self, task: Task) -> Any:
-        """Return the records of `task`, with an `Unreadable` for each that cannot be decoded."""
+        """Return the records of `task`, with an `Unreadable` for each record that cannot be decoded."""
         with self._watched(task) as opened:
             return opened.read_each(task.start, task.stop)
 
@@ -379,8 +379,8 @@ class TaskReader:
 class RawSpan:
     """Reads the raw bytes of the records of a task when they are needed: `Task.raw`.
 
-    It uses the reader of the records, `read`. A copy in another process opens the source again, and reads a stream
-    from its start. `streamed` is the span and the format if the source is read in one pass.
+    `read` is a method of the open reader. A copy in another process opens the source again, and reads a stream from
+    its start. `streamed` is the span and the format of a source that is read in one pass.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def file_key(url: str) -> bytes:
 
 @dataclass(frozen=True)
 class ListBuckets:
-    """The buckets of lists. A file's URL decides its bucket (`bucket_of`). `url` is a JSON file with the versions."""
+    """Buckets of lists. The URL of a file decides the bucket of its list. `url` is a JSON file with the versions."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def bucket_of(url: str, buckets: int) -> int:
 
 
 def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None) -> Iterator[Source]:
-    """Yield a source for each file, or pack of files: a pack of the file or files, and the lists of their records."""
+    """Yield a source for each file, or each pack of small files: the files and, as the last member, their lists."""
     versions = buckets.versions()
     for source in files if pack_bytes is None else pack_sources(files, target_bytes=pack_bytes):
         members = source.members or (source,)
@@ -76,7 +76,7 @@ def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | 
 
 
 class FileList(NamedTuple):
-    """The listed records of a file: their numbers in the file, ascending, and the note that the list has of each."""
+    """The listed records of a file: their numbers in the file, ascending, and the bytes that the list has for each."""
 
     numbers: NDArray[np.uint64]
     notes: list[bytes]
@@ -93,7 +93,7 @@ class RemainingRecords(NamedTuple):
 
 
 class ChosenRecords(NamedTuple):
-    """The listed records of a span, with their places, and the note of each record in the list."""
+    """The listed records of a span, with their places, and the bytes that the list has for each record."""
 
     records: PlacedRecords
     notes: list[bytes]
@@ -122,7 +122,7 @@ class WithEarlierFiles:
             yield earlier
 
     def earlier(self) -> Page | None:
-        """Return the files of earlier jobs; None if they are not written yet, or written for another `state`."""
+        """Return the files of earlier jobs; None if `write` was not called, or for another `state`."""
         try:
             found = json.loads(read_bytes(self.url, dict(self.storage_options)))
         except SourceNotFoundError:
@@ -130,7 +130,7 @@ class WithEarlierFiles:
         return Page(found["urls"], found["sizes"], found["versions"]) if found["of"] == self.state else None
 
     def write(self, sources: Iterable[Source]) -> None:
-        """Write the files of earlier jobs."""
+        """Record the files of earlier jobs at `url`."""
         rows = [(source.url, source.size, source.version) for source in sources]
         urls, sizes, versions = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         named = {"of": self.state, "urls": urls, "sizes": sizes, "versions": versions}
@@ -139,7 +139,7 @@ class WithEarlierFiles:
 
 @dataclass(frozen=True)
 class ListedSources(ABC):
-    """Opens the sources of `with_lists`. Files are read in the form ``placed``, their lists from run files."""
+    """Opens the sources of `with_lists`. It reads files as `PlacedRecords`, and their lists from run files."""
 
     files: FileSources
     tables: SliceTables

@@ -44,7 +44,7 @@ class SourceListing:
     """The sources of a job: patterns, or a list. Raises UsageError for neither, for both, and for credentials in them.
 
     `require` raises an error for a name that is not the name of a source. A file with such a name is skipped if a
-    wildcard matches it. If the user gives its name, the reader reports it.
+    wildcard matches it. If the user gives the whole name, the file is listed, and its reader raises the error.
     """
 
     patterns: tuple[str, ...] = ()  # URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces
@@ -199,7 +199,7 @@ def stat_source(url: str, options: Options | None = None) -> FileInfo:
 
 
 def own_version(version: str) -> str:
-    """Return the store's version of the listed file alone, given the version of a source, which may cover an index."""
+    """Return the version that the store gives the file, given the version of the source, which may cover an index."""
     return version.partition(_SIGN)[0]
 
 
@@ -224,7 +224,7 @@ def _index_url(kind: OffsetFormat, url: str) -> str:
 
 
 def _of_index(url: str, options: Options | None) -> str:
-    """Return the text that an index adds to the version of its source; "" if it is missing. The reader reports that."""
+    """Return the text that an index adds to the version of its source; "" without an index, as the reader reports."""
     try:
         found = stat_object(url, options)
     except SourceNotFoundError:
@@ -272,7 +272,7 @@ def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> Ledg
 
 
 def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
-    """Return the recorded outputs of a route, in the order of their names. Outputs of gone sources are left out."""
+    """Return the recorded outputs of a route, sorted by name, without outputs of sources that no longer exist."""
     gone = store.gone_ids()
     found: list[tuple[str, int, str]] = []
     for page in store.content_columns():
