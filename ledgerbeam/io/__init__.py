@@ -1,7 +1,7 @@
 """Files and objects by URL, and the formats of their records.
 
-The names here open and write records, build indexes, and are the bases of formats of your own. Local paths and URLs of
-fsspec are equal everywhere. Nothing here imports Beam or the ledger.
+The functions here open sources, write records and build indexes. The classes are bases of formats of your own. A source
+is named by a local path or by any URL of fsspec. Nothing here imports Beam or the ledger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open one source of any kind: random access if it has an index that fits, else a stream. Build its index."""
+"""Open a source of any format, by its index if that fits, else as a stream; or build the index of a source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = library_logger(__name__)
 
 
 class FolderKind(Protocol):
-    """A kind of datasets that are folders. Found by the entry-point group `ledgerbeam.folders`."""
+    """A kind of datasets that are folders. Entry points of the group `ledgerbeam.folders` name the kinds."""
 
     def holds(self, url: str, options: Options | None) -> bool:
         """Return whether a folder has a dataset of this kind; False also for a file or a missing folder."""
@@ -152,7 +152,7 @@ def open_any(
         A `Reader`, or a `RecordStream`. `is_indexed` distinguishes them, and `why` of a stream is its reason.
 
     Raises:
-        IndexNotFoundError: `indexed` is True, and there is no index; `index_source` makes it.
+        IndexNotFoundError: `indexed` is True, and there is no index; `index_source` makes one.
         IndexMismatchError: `indexed` is True, and the index does not fit.
         NotIndexableError: The source cannot be read in the requested way. To be read by position, a compressed source
             needs seek points, and a web server needs byte ranges.
@@ -267,7 +267,7 @@ def seek_points_of(
 ) -> tuple[str, bytes] | None:
     """Return URL and content of the seek points of a gzip file with these offsets; None for any other file.
 
-    Publish them before the index. UsageError: the file needs the extra `seekable`, which is not installed.
+    Publish the seek points before the index. UsageError: gzip needs the extra `seekable`, which is not installed.
     """
     if (compression := split_compression(url).compression) is None or compression.name != "gzip":
         return None

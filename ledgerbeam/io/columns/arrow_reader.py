@@ -180,7 +180,7 @@ class Block(NamedTuple):
 
 
 class _BatchHead(NamedTuple):
-    """A record batch, or the values of a dictionary."""
+    """The metadata of a record batch, or of the values of a dictionary."""
 
     rows: int
     buffers: list[tuple[int, int]]  # offset and length of each buffer in the body
@@ -215,7 +215,7 @@ def _parse_batch(data: bytes) -> _BatchHead:
 
 
 def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
-    """Return the decompressed size of each buffer. `starts` has the first 8 bytes of each, or all of a shorter one."""
+    """Return the decompressed size of each buffer. `starts` has the first 8 bytes of each, or a shorter buffer."""
     if not batch.is_compressed:
         return [size for _, size in batch.buffers]
     found = []
@@ -228,7 +228,7 @@ def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     """Return the number of buffers of a column in a record batch.
 
-    `variadic` has the number of data buffers of each following column of views; the numbers of this column are removed.
+    `variadic` has the number of data buffers of this and each later column of views; those of this column are removed.
     ValueError: the type is nested too deeply, or a number is missing.
     """
     if depth > _DEEPEST:

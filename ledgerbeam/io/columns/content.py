@@ -30,7 +30,7 @@ _POINTER = 8  # bytes of a reference in a list of Python objects, for values wit
 
 
 def first_read(size: int) -> int:
-    """Return how many bytes at the end of a file to read first: more than most footers have, few of a large file."""
+    """Return how many bytes to read first at the end of a file of `size` bytes. They contain most footers."""
     return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
@@ -169,7 +169,7 @@ class PlacedFile(io.RawIOBase):
 
 @contextmanager
 def damage_of(url: str, what: str) -> Iterator[None]:
-    """Translate every exception of pyarrow to a `SourceError`; `what` is the part that was read, for the message."""
+    """Translate every exception of pyarrow to a `SourceError`. For the message, `what` names the part that is read."""
     try:
         yield
     except LedgerbeamError:
@@ -191,7 +191,7 @@ def _words(error: BaseException) -> str:
 
 
 def most_decoded(stored: int) -> int:
-    """Return how many decoded bytes are accepted for bytes in a file."""
+    """Return the largest accepted number of decoded bytes, given the number of the stored bytes in the file."""
     return max(MOST_AT_ONCE, _MOST_RATIO * stored)
 
 
@@ -217,7 +217,7 @@ class DecodedLimit:
 
 
 def too_large(place: str, size: int, stored: int) -> str:
-    """Return the message for values that are too large; `size` is their decoded size, or a part of it."""
+    """Return the message for values that are too large. `size` is their decoded size in bytes, or less."""
     return (
         f"{place}: expected at most {most_decoded(stored):,} bytes when decoded from the {stored:,} bytes in the file, "
         f"found {size:,} or more; use a smaller --task-bytes, read the other columns (--columns), or write the file "
@@ -234,7 +234,7 @@ def decoded_size(column: pa.Array | pa.ChunkedArray) -> int:
 
 
 def plain_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the types of a schema. Some of their columns may be dictionaries, as in the file."""
+    """Return rows with the types of a schema. In `rows`, some columns may be dictionaries, as in the file."""
     if rows.schema.types == schema.types:
         return rows
     columns = []

@@ -74,7 +74,7 @@ def _batch_rows(table: pa.Table, page_bytes: int) -> int:
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
-    """Return a table whose columns have one chunk each; a column that is too large for one keeps its chunks.
+    """Return a table whose columns have one chunk each; a column that is too large for one chunk keeps its chunks.
 
     32-bit offsets of texts and lists limit the size of a chunk.
     """
@@ -123,7 +123,7 @@ def fits_one_batch(table: pa.Table, start: int, stop: int) -> bool:
 def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
     """Return the rows `[start, stop)` of a table, at least one, as one batch; without a copy if they are in one chunk.
 
-    RecordError: they have too many bytes for one batch; the message names the column.
+    RecordError: the rows have too many bytes for one batch; the message names the column.
     """
     rows = joined_chunks(table.slice(start, stop - start))
     for name, column in zip(rows.column_names, rows.columns, strict=True):
@@ -196,7 +196,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 def as_array(values: Any) -> pa.Array:
     """Return a column of any library, or a list, as one array.
 
-    pa.ArrowException, TypeError, ValueError: it cannot be converted, or has too many bytes for one array.
+    pa.ArrowException, TypeError, ValueError: the values cannot be converted, or have too many bytes for one array.
     """
     if isinstance(values, pa.Array):
         return values

@@ -29,7 +29,7 @@ class ColumnFiles:
     Raises:
         SourceError: A file is damaged, encrypted, or not of the format that its name shows.
         SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
-        UsageError: There is no file, or one that is not columnar or lacks one of the columns.
+        UsageError: There is no file, or a file is not columnar or lacks one of the columns.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ def _format_of(url: str) -> ColumnFormat:
 
 
 def _turns(groups: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each piece of `groups` with at most `most` different ones; one piece if `most` is 0."""
+    """Divide `groups` into pieces of at most `most` different groups; yield start and end of each. 0: no limit."""
     if not most or len(np.unique(groups)) <= most:
         yield 0, len(groups)
         return

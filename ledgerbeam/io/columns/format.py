@@ -57,7 +57,7 @@ class ColumnFileFormat(ABC):
         return self.reader(url, columns=self.columns, data=data)
 
     def written(self, route: str = "") -> TableMaker | None:
-        """Return the maker of the written tables; see `ColumnFormat`."""
+        """Return the object that makes the tables to write for a route; see `ColumnFormat`."""
         from ledgerbeam.io.columns.schema import maker_for  # noqa: PLC0415 - only jobs of columns import pyarrow
 
         return maker_for(self.schema, route)

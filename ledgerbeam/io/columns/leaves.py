@@ -62,7 +62,7 @@ class TypedColumn(ABC):
         """
 
     def misfit(self, values: Sequence[Any]) -> MisfitError:
-        """Return the error for a single value, or for several of which one does not fit."""
+        """Return the error for a single value, or for several values of which at least one does not fit."""
         return MisfitError(self.expected, describe(values[0]) if len(values) == 1 else "others")
 
 
@@ -128,7 +128,7 @@ class _Floats(_Leaf):
 
 
 class _Nanoseconds(int):
-    """Nanoseconds of a duration, or since 1970 or midnight, if microseconds are not exact."""
+    """Nanoseconds: of a duration, since 1970 or since midnight, for values that are no whole microseconds."""
 
 
 class _Instants(_Leaf):

@@ -112,7 +112,7 @@ def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
 
 
 def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[np.int64]:
-    """Return the length of each text in a dictionary, in bytes; if not known, one length of all bytes."""
+    """Return the length of each text in a dictionary, in bytes; if it is not known, the length of all texts as one."""
     if (plain := _decompressed(data, page.plain_size, codec)) is None:
         return np.array([page.plain_size])
     if (found := _lengths_by_zeros(plain)) is None:
@@ -146,7 +146,7 @@ def _lengths_by_zeros(plain: bytes | memoryview) -> NDArray[np.int64] | None:
 
 
 def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) -> int:
-    """Return an upper bound of the decoded size of `values` indices; `found` are their bytes, None if damaged."""
+    """Return an upper bound of the size of the texts of `values` indices. `found`: their bytes, None if damaged."""
     most = values * int(lengths.max(initial=0))
     if not found or not 0 < found[0] <= _MOST_WIDTH:
         return most
@@ -214,7 +214,7 @@ def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _P
 def _delta_sum(data: bytes, at: int) -> int | None:
     """Return the sum of numbers in the encoding DELTA_BINARY_PACKED; None if there are too many, or negative ones.
 
-    Raises IndexError if they are cut off.
+    Raises IndexError if the numbers are cut off.
     """
     block, at = _varint(data, at)
     pieces, at = _varint(data, at)
@@ -321,7 +321,7 @@ def parse_footer(data: bytes) -> Footer:
 
 
 def _parse_page(data: bytes) -> _PageHead | None:
-    """Parse the head of a page; None if it is longer than `data`, which may be longer. Raises ValueError."""
+    """Parse the head of a page, at the start of `data`; None if `data` ends inside the head. Raises ValueError."""
     found = _Fields(data)
     try:
         kind, plain_size, size, counts = -1, 0, 0, (0, 0, 0, True)

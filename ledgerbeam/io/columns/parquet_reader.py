@@ -93,7 +93,7 @@ class _Cursor:
         self._rest: pa.RecordBatch = None
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Read the rows `[start, stop)`, fewer at the end; `start` must not be before the position."""
+        """Read the rows `[start, stop)` of the row group, fewer at its end; `start` must not be before the position."""
         while self.place < stop:
             batch = next(self._batches, None) if self._rest is None else self._rest
             if batch is None:
@@ -156,7 +156,7 @@ class ParquetReader(GroupedRows):
         ]
 
     def _plain_size(self, group: int) -> int:
-        """Return the decoded size of a row group by the footer. Texts in dictionaries take more bytes than that."""
+        """Return the decoded size of a row group according to the footer. Texts from dictionaries take more bytes."""
         chunks = self._footer.groups[group].chunks
         return sum(
             max(chunks[number].plain_size, chunks[number].values * (leaf.width or 1))

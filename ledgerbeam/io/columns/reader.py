@@ -49,9 +49,9 @@ class GroupedRows(ABC):
         held: The decoded row groups in memory; several readers may share one object.
 
     Raises:
-        SourceError: It is damaged, encrypted, or not of this format.
+        SourceError: The source is damaged, encrypted, or not of this format.
         SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
-        UsageError: It lacks one of the columns.
+        UsageError: The source lacks one of the columns.
     """
 
     is_indexed: Literal[True] = True
@@ -111,10 +111,10 @@ class GroupedRows(ABC):
 
     @abstractmethod
     def _facts(self) -> dict[str, Any]:
-        """Return the facts that `show` prints besides the size, the number of records and the columns."""
+        """Return the facts of this format for `ledgerbeam show`, which also prints size, records and columns."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts that `show` prints besides the name, the size and the number of records."""
+        """Return the facts for `ledgerbeam show`, which also prints name, size and number of records."""
         with damage_of(self.url, "the footer"):
             return self._facts() | {"columns": {field.name: type_text(field.type) for field in self.schema}}
 

@@ -169,7 +169,7 @@ def _same(schemas: Iterable[pa.Schema]) -> pa.Schema | None:
 
 
 def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker | None:
-    """Return the maker of tables for a route; None if there are no schemas."""
+    """Return the object that makes tables for a route; None if there are no schemas."""
     if schemas is None:
         return None
     is_exact = isinstance(schemas, JobSchema) and schemas.is_exact
@@ -177,7 +177,7 @@ def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker |
 
 
 def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Table:
-    """Return records as the table to write: unchanged if it is a table of one of the schemas, else of the main one."""
+    """Return records as the table to write. A table of one of the schemas is unchanged; others get the main schema."""
     if (
         isinstance(records, pa.Table)
         and isinstance(schemas, JobSchema)
@@ -221,7 +221,7 @@ def _difference(one: pa.Schema, other: pa.Schema) -> str:
 
 
 def _parameters(schema: pa.Schema) -> dict[str, Any]:
-    """Return a schema as nested parameters; a column with more than a type is JSON text, which keeps the order."""
+    """Return a schema as nested parameters. A column that has more than a type is JSON text, in its order."""
     found = schema_json(schema)
     columns: dict[str, Any] = found.pop("columns")
     texts = {name: part if isinstance(part, str) else json.dumps(part) for name, part in columns.items()}
@@ -462,7 +462,7 @@ def _leaf_of(name: str) -> pa.DataType | None:
 
 
 def _words_of(found: Mapping[str, Any], words: Mapping[str, tuple[bytes, bytes]], where: str) -> dict[bytes, bytes]:
-    """Return the metadata that marks stand for."""
+    """Return the metadata for marks in JSON, such as `"null": "absent"`; `words` has key and value of each mark."""
     metadata = {}
     for word, (key, value) in words.items():
         if word in found:

@@ -30,7 +30,7 @@ def to_table(records: Any, schema: pa.Schema, *, url: str = "", first: int = 0) 
 
     Args:
         records: Objects; or a `pyarrow.Table` or `RecordBatch`, whose columns are cast if no value changes.
-        url: Source of the records, for messages, as `first`, the number of the first record in it.
+        url: Source of the records, for messages. `first`, also for messages, is the number of the first record in it.
 
     Raises:
         RecordError: A record does not fit; the message names the record, the field, and what was expected and found.
@@ -40,7 +40,7 @@ def to_table(records: Any, schema: pa.Schema, *, url: str = "", first: int = 0) 
 
 
 def table_of(records: Any, maker: TableMaker | None) -> pa.Table:
-    """Return records as a table, with their inferred schema if there is no maker."""
+    """Return records as a table of the schema of `maker`; without a maker, infer the schema from the records."""
     if maker is not None:
         return maker.table(records)
     if isinstance(records, pa.Table):
@@ -164,7 +164,7 @@ def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
 
 
 def _cast(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Return a table cast to a schema, with its order of columns."""
+    """Return a table cast to a schema, with the columns in the order of the schema."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if table.schema.equals(schema):
@@ -288,7 +288,7 @@ _OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
 class _Wrapped(TypedColumn):
-    """A column of an extension type, made by the column of its storage; `read` makes a value of the storage type."""
+    """A column of an extension type. `read` converts a value; the column of the storage type makes the array."""
 
     def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
         super().__init__(kind, storage.expected)
@@ -551,7 +551,7 @@ def _mask(valid: list[bool]) -> pa.Array | None:
 
 
 def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return an array as a part of another one, which cannot have chunks."""
+    """Return an array without chunks, so that it can be a part of another array."""
     if isinstance(array, pa.ChunkedArray):
         raise MisfitError("less than 2 GiB of text or bytes in a task", "more")
     return array

@@ -47,7 +47,7 @@ SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}  # names o
 
 
 def to_records(table: pa.Table) -> list[Any]:
-    """Return the rows of a table as records: dicts, or the values of the only column if the schema is marked so.
+    """Return the rows of a table as records: dicts; the values of the only column if `ledgerbeam:record` is set.
 
     ValueError: a value cannot be a Python object: text that is not UTF-8, a date beyond the year 9999.
     """

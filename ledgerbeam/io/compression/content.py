@@ -38,7 +38,7 @@ _NEAR_END = 64 * 1024  # bytes at the end of a file that the first request reads
 def open_content(
     url: str, index: str, options: Options | None = None, size: int | None = None, listed: FileInfo | None = None
 ) -> RangeReader:
-    """Open a source for reading by position. If its name has the suffix of a compression, positions are decompressed.
+    """Open a source for reading by position. If it is compressed, by its name, positions count decompressed bytes.
 
     The seek points of a gzip file are beside its index. `size` is the size of the file, if the caller has it.
     """
@@ -66,7 +66,7 @@ def age_fault(made: FileInfo, source: FileInfo) -> str | None:
 class ContentReader(RangeReader):
     """Positional reads of the decompressed bytes of a gzip or seekable Zstandard file.
 
-    A range is decompressed from the seek point before it; an object takes one request. The last 8 MiB of decompressed
+    A range is decompressed from the seek point before it; from a store with one request. The last 8 MiB of decompressed
     segments are kept, so that neighbouring reads are cheap. Like every `RangeReader` it may be pickled, shared by
     threads and used after a fork. The first read loads the table of the seek points.
     """
@@ -171,7 +171,7 @@ class ContentReader(RangeReader):
         return first, last
 
     def _stored(self, ranges: list[tuple[int, int]]) -> list[tuple[int, memoryview]]:
-        """Return for each range the offset in the file and the compressed bytes; no bytes if there are too many."""
+        """Return for each range its compressed bytes, and their offset in the file; no bytes if they are too many."""
         extent = self._loaded().extent
         extents = []
         for start, stop in ranges:
@@ -314,7 +314,7 @@ class ZstdTable:
 
 
 def load_zstd_table(source: RangeReader) -> ZstdTable:
-    """Read the seek table at the end of a Zstandard file: one or two requests, 16 bytes of memory for each frame.
+    """Read the seek table at the end of a Zstandard file: one or two requests. A frame takes 16 bytes of memory.
 
     Raises:
         NotIndexableError: The file has no seek table.

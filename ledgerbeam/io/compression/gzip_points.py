@@ -105,7 +105,7 @@ class _MemberRest(DeflateFrame):
 
 
 class _WholeMember(DeflateFrame):
-    """A whole gzip member without its header. Its last bytes are yielded after zlib has compared the checksums."""
+    """A whole gzip member without its header. zlib compares the checksum before the last bytes are yielded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ _EMPTY_OF_91_BITS = _from_bits(
 
 
 def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
-    """Read the seek points of a gzip file without their windows: two requests, 25 bytes of memory for each point.
+    """Read the seek points of a gzip file without their windows: two requests. A point takes 25 bytes of memory.
 
     Raises:
         IndexNotFoundError: The file of points does not exist.
@@ -317,8 +317,8 @@ def member_points(
 ) -> bytes | None:
     """Find the members of a gzip file by decompressing it; return the bytes of a file of seek points at all members.
 
-    Return None, after the first few members, if they have more than 1 MiB on average. `ChangedSourceError`: the
-    decompressed data has less than `size` bytes.
+    If the first few members have more than 1 MiB on average, return None without reading the others.
+    `ChangedSourceError`: the decompressed data has less than `size` bytes.
     """
     places: list[int] = []
     starts: list[int] = []

@@ -1,7 +1,7 @@
 """Sources read from their beginning, in blocks: plain and compressed files, and the output of commands (`pipe:`).
 
 The formats are gzip, bzip2, xz, Zstandard and LZ4, with one or more frames. Blocks stay small even if a few bytes
-expand to very many. If a stream is cut off, damaged or followed by other data, the error names the byte of the file.
+expand to very many. If a stream is cut off, damaged or followed by other data, the error has the position in the file.
 
 A pipe can run any program. It is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
 """
@@ -280,7 +280,7 @@ class Stream:
         return self._base + len(self._data)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes `[start, stop)`, fewer at the end. ArchiveError: the byte `start` is not kept any more."""
+        """Return the bytes `[start, stop)`, fewer at the end. ArchiveError: the byte `start` was already discarded."""
         if start < self._base:
             raise ArchiveError(f"{self.url}: expected a read from byte {self._base} or later, found byte {start}")
         while self.reached < stop and not self._ended:
@@ -308,7 +308,7 @@ class Stream:
         self._ended = True
 
     def drain(self) -> int:
-        """Read to the end, so that everything is checked, and return the size."""
+        """Read to the end, so that all data is checked. Return the number of decompressed bytes."""
         while not self._ended:
             self._forget(self.reached)
             self.read(self.reached, self.reached + 1)
