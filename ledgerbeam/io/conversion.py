@@ -3,13 +3,13 @@
     sample   {"__key__": key, extension: value, ...}      a JSON value
     document {"tokens": [...], "lengths": [...], "modes": [...]}
 
-As a row of columns, a sample has the same keys, and each member is unchanged: text if its extension is one of text,
+As a row of columns, a sample has the same keys, and each member is unchanged: text if its extension is one for text,
 else bytes. `io/tar/sample.py` defines the JSON value of a member. A JSON value without `__key__` becomes a sample with
 the only member `json`. Records of other formats are JSON values, or have a method `as_json()`. A document of one
 sequence has no `lengths`, and a document without modes has no `modes`.
 
-Each function takes one record of any format, and returns a list with the converted record. So `map` can use it: outside
-of a list, a converted `null` would be dropped, and a converted list would be several records.
+Each function takes one record of any format, and returns a list with the converted record, as `map` needs: outside of
+a list, `map` would drop a converted `null`, and would take a converted list for several records.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _difference(one: pa.Schema, other: pa.Schema) -> str:
 
 
 def _parameters(schema: pa.Schema) -> dict[str, Any]:
-    """Return a schema as nested parameters. A column that has more than a type is JSON text, in its order."""
+    """Return a schema as nested parameters. A column with more than a type is JSON text, with its keys in order."""
     found = schema_json(schema)
     columns: dict[str, Any] = found.pop("columns")
     texts = {name: part if isinstance(part, str) else json.dumps(part) for name, part in columns.items()}

@@ -176,7 +176,7 @@ class Codec:
 
 
 def encode_rle(array: NDArray[Any]) -> bytes:
-    """Encode a non-empty array of integers, of any shape, in LIT's run-length code; raises ValueError for any other.
+    """Encode a non-empty array of integers, of any shape, in LIT's run-length code; ValueError for any other array.
 
     Byte 0: high nibble `2 * log2(bytes of the values) + signed`, low nibble `log2(bytes of the runs)`. Bytes 1-8 and
     9-16: lengths in bytes of shape and table, big-endian. Then the shape, u64 each; the table, the distinct values,

@@ -43,8 +43,8 @@ class LitDataset(NumberedRecords[Any]):
         metadata: Metadata of the configuration.
 
     Raises:
-        UsageError: The fold or a modality does not exist, no modalities are given, no sample has all of them, one has
-            no codec, or one has pickles without a decoder `"PKL"`.
+        UsageError: The fold or a modality does not exist, no modalities are given, no sample has all of them, or a
+            modality has no codec, or has pickles without the decoder `"PKL"`.
         SourceNotFoundError: The dataset or a shard does not exist; also StorageError.
         SourceError: The configuration is damaged. IndexMismatchError: the index is damaged or older than a shard, or
             the number of samples differs from `num_<fold>`. Without an index the shards are scanned, and ArchiveError
@@ -101,12 +101,12 @@ class LitDataset(NumberedRecords[Any]):
         return self._selection.keys[self._number(index)]
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Apply a function to each item, a tuple or the result of an earlier `map`. Return this dataset."""
+        """Apply a function to each item: a tuple, or the result of earlier functions. Return this dataset."""
         self._mappings.append(function)
         return self
 
     def map_tuple(self, *functions: Callable[[Any], Any]) -> Self:
-        """Apply one function to each value of the items. Return this dataset, as in the published package.
+        """Apply functions to the values of each item, one to each value. Return this dataset, as the published package.
 
         Raises:
             UsageError: The number of functions differs from the number of modalities.

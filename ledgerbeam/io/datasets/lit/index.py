@@ -120,8 +120,8 @@ def load_members(
 ) -> list[Members]:
     """Read the members of each shard from the index of a fold, or from the headers of its shards if it has no index.
 
-    IndexMismatchError: the index is damaged, lists other shards or is older than one, or the number of samples differs
-    from the configuration. ArchiveError: a shard without an index is damaged, or has two members of one name.
+    IndexMismatchError: the index is damaged, lists other shards or is older than a shard, or the number of samples
+    differs from the configuration. ArchiveError: a shard without an index is damaged, or has two members of one name.
     """
     url = join_url(root, index_name(fold))
     try:
@@ -213,7 +213,7 @@ def _mismatch(url: str, what: str) -> IndexMismatchError:
 
 
 def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:
-    """Find the samples that have all of some modalities, in the order of the shards' names, then of offsets.
+    """Find the samples that have all `modalities`, in the order of the names of the shards, then of offsets.
 
     IndexMismatchError: a shard is smaller than the index claims. UsageError: no sample has all modalities.
     """

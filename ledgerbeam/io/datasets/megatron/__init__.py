@@ -1,6 +1,6 @@
 """Megatron datasets: token sequences grouped into documents, in `<prefix>.bin` and `<prefix>.idx`.
 
-`layout` describes the files. docs/megatron.md lists the differences from Megatron.
+The module `layout` describes the files. docs/megatron.md lists the differences from Megatron.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class DocumentOffsets(IndexFile):
 
 
 class MegatronDocuments:
-    """Random access to the documents of a dataset, as `Document`. The arguments are the same as in `MegatronReader`.
+    """Random access to the documents of a dataset, as `Document`. The arguments are those of `MegatronReader`.
 
     Deterministic, picklable, safe to share between threads and to use after a fork.
     """
@@ -323,7 +323,7 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
 
 
 def to_document(record: Any) -> list[Document]:
-    """Return the document of a record: its `tokens`, or those in the `json` of a sample. Else RecordError."""
+    """Return the document of a record with `tokens`, or of a sample with `tokens` in its `json`. Else RecordError."""
     if isinstance(record, Document):
         return [record]
     value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record

@@ -31,7 +31,7 @@ class IndexRows(NamedTuple):
     modes: NDArray[np.int8] | None  # modes, i8, shape `(n,)`; None if the dataset has none
 
     def part(self, start: int, stop: int) -> IndexRows:
-        """Return the rows of the sequences `[start, stop)`, counted from the first of these rows."""
+        """Return the rows of the sequences `[start, stop)`, where 0 is the first sequence of this object."""
         modes = None if self.modes is None else self.modes[start:stop]
         return IndexRows(self.lengths[start:stop], self.pointers[start:stop], modes)
 
@@ -175,8 +175,7 @@ class MegatronIndex:
     def check_ends(self, size: int) -> None:
         """Check the first and last entries against a `.bin` of `size` bytes.
 
-        IndexMismatchError: the documents do not cover all sequences, or the sequences do not start and end with the
-        `.bin`.
+        IndexMismatchError: the documents do not cover all sequences, or the sequences do not cover the `.bin`.
         """
         self.check_documents_end()
         layout = self.layout
@@ -194,7 +193,7 @@ class MegatronIndex:
             raise self.mismatch(f"expected sequences that fill bytes [0, {size}), found [{begin}, {end})")
 
     def check_documents_end(self) -> None:
-        """Check that the first document starts at sequence 0 and the last one ends at sequence N, the end."""
+        """Check that the first document starts at sequence 0, and the last document ends with the last sequence."""
         layout = self.layout
         if layout.fairseq:
             return

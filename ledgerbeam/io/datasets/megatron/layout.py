@@ -92,7 +92,7 @@ class Layout:
 
 
 def dtype_code(dtype: DTypeLike) -> int:
-    """Return the code of a dtype, a key of `_CODES`. UsageError if the format has no code for the dtype."""
+    """Return the number that stands for a dtype in the header. UsageError if the format has none for this dtype."""
     try:
         wanted = np.dtype(dtype).newbyteorder("<")
     except (SyntaxError, TypeError, ValueError) as error:  # numpy parses text as a description of fields

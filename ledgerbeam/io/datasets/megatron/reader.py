@@ -1,7 +1,7 @@
 """Random access to the sequences and documents of a Megatron dataset.
 
-`compat_slice` and `compat_part` find the bytes that Megatron's reader takes where it checks nothing, limited to the
-file. They follow `megatron.core.datasets.indexed_dataset` of megatron-core 0.16.1.
+`compat_slice` and `compat_part` find the bytes that Megatron's reader takes without a check of its arguments. They
+follow `megatron.core.datasets.indexed_dataset` of megatron-core 0.16.1.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def compat_slice(
 ) -> tuple[int, int, list[int]]:
     """Find the contiguous bytes that Megatron reads for a slice, from the first sequence on.
 
-    Return first byte, end, and the bounds of the sequences between them in tokens. `lengths` are in tokens, the rest in
-    bytes. An empty slice is one empty sequence. IndexError: the slice starts at the end. UsageError: its step is not 1.
+    Return the first byte, the end in bytes, and the bounds of the sequences in tokens, from 0. `lengths` are in tokens,
+    `pointers` in bytes, and `width` is the size of a token. An empty slice is one empty sequence. IndexError: the slice
+    starts at the end. UsageError: its step is not 1.
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:

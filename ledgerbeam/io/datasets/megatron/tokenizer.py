@@ -108,8 +108,8 @@ class FileTokenizer:
     def encode(self, text: str) -> TextTokens:
         """Return the tokens of a text.
 
-        RecordError: the model makes a special token of text that must become ordinary tokens. Models of whole words and
-        Unigram models have special tokens among their words.
+        RecordError: the model makes a special token of text that must become ordinary tokens. This can happen
+        with models of whole words and with Unigram models, whose words include the special tokens.
         """
         (encoding,) = self._model.encode_batch_fast([text], add_special_tokens=False)
         tokens = np.array(encoding.ids, self._dtype)  # a list takes many times the memory

@@ -366,8 +366,8 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         The layout of the result: its dtype, sequences and documents.
 
     Raises:
-        ChangedSourceError: A part changed while it was read; nothing was published. Or another process has written the
-            result at the same time; see `require_own`.
+        ChangedSourceError: A part changed while it was read; nothing was published. Or another process has written to
+            `output` at the same time; see `require_own`.
         IndexMismatchError: The two files of a part do not fit each other.
         IndexNotFoundError: A part has no `.idx`.
         SourceNotFoundError: A part has no `.bin`.
@@ -436,7 +436,7 @@ def _is_same(target: str, place: str) -> bool:
 
 
 def _open(prefix: str, options: Options | None) -> tuple[FileInfo, FileInfo, MegatronIndex]:
-    """Return the properties of the two files of a part, and its index, which fits the `.bin`."""
+    """Return the properties of the two files of a part, and its index, after a check that the index fits the `.bin`."""
     data, listed = stat(prefix + ".bin", options), stat_index(prefix, options)
     index = MegatronIndex(listed.url, options, listed=listed)
     index.check_ends(data.size)

@@ -126,7 +126,7 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 
 def shard_field(url: str) -> tuple[str, str] | None:
-    """Return the common part of the names of a shard's files, and the field of a file; None for another name."""
+    """Return the part that the files of a shard have in common, and the field of this file; None for other names."""
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
@@ -276,7 +276,7 @@ def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
 
 
 def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Make a cut of a sample, in the form that `SharWriter` takes. `fields` has the member's extension of each field.
+    """Make a cut of a sample, in the form that `SharWriter` takes. `fields` maps each field to a member's extension.
 
     A member `json` with a cut (an object with a `type` such as `MonoCut`) is the cut. Otherwise a new cut has the
     length of its first recording, and the key as ID; then a member `txt` that is not a field becomes its supervision.
@@ -385,7 +385,7 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
 
 
 def to_cut(record: Any) -> list[Any]:
-    """Return a cut with an `id`, or a sample that becomes one. RecordError for any other record."""
+    """Return a cut with an `id` unchanged, or a sample for `sample_cut`. RecordError for any other record."""
     if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
         if isinstance(record.get("id"), str):
             return [record]

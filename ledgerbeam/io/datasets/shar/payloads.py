@@ -29,7 +29,7 @@ class AudioHeader(NamedTuple):
 
 
 def audio_header(data: bytes, extension: str) -> AudioHeader:
-    """Read the header of WAV (RIFF) or FLAC, as the bytes show. RecordError: neither, or a header without a length."""
+    """Read the header of WAV (RIFF) or FLAC. RecordError: the bytes are neither, or the header has no length."""
     found = _flac(data) if data[:4] == b"fLaC" else _wav(data)
     if found is None or not (found.sampling_rate and found.channels and found.samples):
         raise RecordError(
@@ -136,7 +136,7 @@ class Frames(NamedTuple):
 
 
 def kind_of(form: FieldForm) -> FieldKind:
-    """Return the kind of shards for a form of a field."""
+    """Return the kind of shards, `tar` or `jsonl`, for a form of a field."""
     return "tar" if form in AUDIO_FORMATS or form == _ARRAYS else form  # type: ignore[return-value]
 
 

@@ -198,7 +198,7 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
 
 
 def _parse_field_list(content: Any, url: str, folder: str) -> dict[str, list[str]]:
-    """Return the shards of each field of a list. Names in the list are relative to `folder`."""
+    """Return the shards of each field, from a list of fields. Names in the list are relative to `folder`."""
     if not isinstance(content, Mapping) or not all(
         isinstance(urls, list | tuple) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
     ):

@@ -212,9 +212,9 @@ class DaliReader(NumberedRecords[Sample]):
 
 
 def _member_of(before: bytes, start: int, url: str) -> Member | None:
-    """Find the member whose content starts at the offset `start`, in the bytes before; None if no header is its header.
+    """Find the member whose content starts at the offset `start`, in the bytes `before` it; None if it is not there.
 
-    The first header of a member may be in any block of these bytes: other members and extension headers may be there.
+    The first header of the member may be in any block of these bytes, after other members and before more headers.
     """
     base = start - len(before)
     for place in range(base, start, BLOCK):

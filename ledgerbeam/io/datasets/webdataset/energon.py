@@ -54,9 +54,9 @@ _PartRow = tuple[int, int, str, int, int]
 def _publish_sample_table(
     url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: hashlib.blake2b
 ) -> None:
-    """Read the headers of the shards and publish the table of their samples; update the digest with its content.
+    """Read the headers of the shards, and publish `index.sqlite` at `url`. Add its content to the digest.
 
-    `counts` has the number of samples of each shard by name; its order gives the shards their numbers.
+    `counts` has the number of samples of each shard by name; shards are numbered in the order of `counts`.
     """
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
         path = os.path.join(folder, "index.sqlite")
@@ -136,7 +136,7 @@ class EnergonDataset:
 
     Attributes:
         root: Canonical URL of the folder with `.nv-meta`.
-        counts: Number of samples of each shard, by its name relative to `root`; the order gives shards their numbers.
+        counts: Number of samples of each shard, by its name relative to `root`; shards are numbered in this order.
         splits: Names of the shards of each part, such as `train`, without excluded shards.
         excluded: Samples that `split.yaml` excludes, as `<shard's name>/<key>`. Energon leaves them out.
     """
@@ -165,7 +165,7 @@ def write_energon(
         shards: Shards named relative to `root`, with names that end with `.tar`, in the order of their numbers. Empty
             shards are left out.
         splits: Names of the shards of each part. Default: all are `train`.
-        dataset: Content of `dataset.yaml`: the type of the samples, and the mapping of members to its fields.
+        dataset: Content of `dataset.yaml`: the type of the samples, and the member for each field of this type.
         sample_table: Also write `index.sqlite`, for which the headers of every shard are read. Energon needs the table
             to find samples by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
 

@@ -36,8 +36,8 @@ class ShardReader(NumberedRecords[Sample]):
     Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards stay open, with
     their indexes in memory, 8 bytes for each sample. `open_wids`, `open_energon` and `open_shards` return readers.
 
-    The number of samples and the size of a shard are checked when it is opened. Shards without samples are opened
-    immediately, because no later read opens them.
+    The number of samples and the size of a shard are checked when it is opened. Shards that are listed without samples
+    are opened immediately, because no later read opens them.
 
     Args:
         url: URL of the dataset, for messages.
