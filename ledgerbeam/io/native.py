@@ -105,7 +105,7 @@ class Compiled(Protocol):
         """Find a field of the objects in lines of JSON, `data[start:stop]`, by its name in UTF-8.
 
         `bounds` is filled with the start and the end of each value in `data`; with zeros if the line has no such field.
-        Return the number of lines before the first line that the loop cannot handle, and whether all values are strings
+        Return the number of lines before the first line that Python must handle, and whether all values are strings
         without escapes.
         """
 
@@ -134,7 +134,7 @@ _is_enabled = False
 
 
 def enable_crash_message() -> None:
-    """Allow crash messages, because this process is a command. Call it before a ledger is opened."""
+    """Allow crash messages in this process, which runs a command. Call this before a ledger is opened."""
     global _is_enabled  # noqa: PLW0603 - signal handlers are global too
     _is_enabled = True
 

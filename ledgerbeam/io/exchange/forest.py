@@ -85,7 +85,7 @@ class Forest:
     def best(self) -> NDArray[np.int64]:
         """Return for each record the position of the best record of its tree.
 
-        The best record is the one of an earlier job, else the one with the least score, else the first.
+        The best record is a record of an earlier job, else the record with the least score, else the first record.
         """
         if self.scores is None:
             return self.roots

@@ -25,7 +25,7 @@ _NOTHING = RunBlock.concatenated([])
 
 
 class Bound(NamedTuple):
-    """A place in the order of a bucket, such as the start of a part: the first record that is not before it."""
+    """A place in the order of a bucket, such as the start of a part: just before the record that has these values."""
 
     key: bytes  # key of the record
     run: int = 0  # position of its run file among all run files of the exchange
@@ -42,7 +42,7 @@ class SliceOf:
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
-    """Return the bytes of ranges, each a URL, a start and an end, in their order. A remote store is read concurrently.
+    """Return the bytes of each range (URL, start, end), in the given order. Remote ranges are read concurrently.
 
     Raises:
         ChangedSourceError: A file ends before its range.
@@ -71,7 +71,7 @@ def _read_from_store(ranges: Sequence[tuple[str, int, int]], options: Options | 
 
 
 def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[BlockTable]:
-    """Return the tables of blocks of slices, with one request for each."""
+    """Return the table of blocks of each slice, in order. Each table takes one request."""
     places = [(one.url, int(one.entry["start"]), int(one.entry["table"])) for one in slices]
     found = read_ranges([(url, start, start + size) for url, start, size in places], options)
     return [parse_table(data, one.entry, one.url) for data, one in zip(found, slices, strict=True)]
@@ -83,7 +83,7 @@ def cut_slices(
     """Divide a bucket into parts of about `part_bytes`; return the start of each part except the first.
 
     The result depends only on the arguments. If `within_keys`, a part may start between records with the same key, but
-    not between such records of the first `together` runs.
+    not between records with the same key in the first `together` run files.
     """
     blocks = sorted(
         (Bound(key, one.run, number), size)

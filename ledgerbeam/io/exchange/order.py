@@ -192,7 +192,7 @@ def _encode_float(value: float) -> bytes:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value as one of a type that `_encode` knows. RecordError: values of its type have no order."""
+    """Convert a value to a type that `_encode` takes. RecordError: values of this type have no order."""
     for kind in _KINDS:
         if isinstance(value, kind):  # of a type of the user's, or of an enumeration, which may print as something else
             return kind.__getnewargs__(value)[0]

@@ -88,7 +88,7 @@ def encode_run(
     mark: bytes = NO_TASK,
     level: int = LEVEL,
 ) -> bytes:
-    """Return a run file as bytes. Record `i` has `keys[i]`, `payloads[i]`, and `numbers[i]`, which ascend.
+    """Return a run file as bytes. Record `i` has `keys[i]`, `payloads[i]` and `numbers[i]`. Numbers ascend.
 
     `cuts` divide the keys into buckets. A block has about `block_bytes`. RecordError: a key or a record is too long.
     """

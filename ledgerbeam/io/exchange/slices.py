@@ -1,14 +1,14 @@
 """The buckets of an exchange, and tables of the slices of run files that hold the records of each bucket.
 
     <place>.runs      JSON: the layout of the run files, see `RunLayout`
-    <place>.slices    entries of `run_file.ENTRY`, by area, in an area by bucket, and in a bucket by run
+    <place>.slices    `run_file.ENTRY` by area (run files with the same buckets), bucket and run file
 
 Both files are written once, from the footers of the run files, when all run files exist.
 
-Each part of a bucket reads a slice of each run file. If these are too many slices, the first stage writes run files
-with few wide ranges of buckets. A merge reads one range from a group of neighbouring run files. It writes one run file,
-divided into narrower ranges. The number and the size of the run files stay about the same, but each range is in fewer
-of them. After the last merge, a bucket is read only from the run files of its range.
+Each part of a bucket reads a slice of each run file. If an exchange has too many slices, the run files of the first
+stage have few wide ranges of buckets. A merge reads one range from a group of neighbouring run files, and writes one
+run file that is divided into narrower ranges. The number and the size of the run files stay about the same, but fewer
+of them have records of one range. After the last merge, a bucket is read only from the run files of its range.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class RunFile(NamedTuple):
 
 
 class _Area(NamedTuple):
-    """Run files that have the same buckets, and their groups."""
+    """Run files that have the same buckets, and the groups of neighbouring run files that are read together."""
 
     runs: range  # positions of the run files
     buckets: range  # positions of the buckets among the buckets of all areas
@@ -103,7 +103,7 @@ class _Area(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """The records of one bucket in one group of run files, which are read together."""
+    """The records of one bucket in one group of run files. They are read together."""
 
     bucket: int  # position of the bucket
     runs: range  # positions of the run files
@@ -117,7 +117,7 @@ def bucket_name(bucket: int, group: str = "") -> str:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """The run files that a stage reads, in order, and the cells into which their records are divided."""
+    """The run files that a stage reads, in order. `cells` divides their records by bucket and group of run files."""
 
     runs: Sequence[RunFile]
     areas: Sequence[_Area]  # one; after a merge one for each range of buckets of that merge
@@ -126,7 +126,7 @@ class RunLayout:
     def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
         """Return the layout of run files that all have the same buckets.
 
-        A cell has about `fan` run files, which a merge reads together; all run files if `fan` is None.
+        About `fan` neighbouring run files are a group, which a merge reads together. None: all are one group.
         """
         return cls(runs, [_make_area(runs, range(len(runs)), range(buckets), fan)])
 

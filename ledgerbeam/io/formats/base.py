@@ -91,7 +91,7 @@ class RecordFormat(IndexedFormat, ABC):
             data: The bytes between two ends.
 
         Raises:
-            ValueError: They cannot be decoded. The message names the expected and the found value.
+            ValueError: The bytes cannot be decoded. The message names the expected and the found value.
         """
 
     @abstractmethod
@@ -102,7 +102,7 @@ class RecordFormat(IndexedFormat, ABC):
             record: A result of `decode`, or a JSON value.
 
         Raises:
-            ValueError: It cannot be encoded. The message names the expected and the found value.
+            ValueError: The record cannot be encoded. The message names the expected and the found value.
         """
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
@@ -221,8 +221,8 @@ class LineFormat(RecordFormat):
 class _RecordReader(IndexedRecords[Any]):
     """Random access to the records of a `RecordFormat`.
 
-    `find_ends` runs over the requested records and the record before them. It must find the ends in the index. So an
-    index of other data causes an error, never a wrong record.
+    `find_ends` runs over the requested records and the record before them, and must find the same ends as the index
+    has. So an index of other data causes an error, never a wrong record.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class _RecordReader(IndexedRecords[Any]):
         return data, base
 
     def _is_open_ended(self, data: bytes) -> bool:
-        """Return whether the last record in some bytes lacks an end, so that it must be the last one of the source."""
+        """Return whether the last record in `data` has no end. Only the last record of the source may have none."""
         if not self.format.ends_with_source:
             return False
         last = 0

@@ -271,7 +271,7 @@ class ColumnFormat(Format, Protocol):
 
         Raises:
             SourceError: It is damaged, encrypted, or of another kind; also `ChangedSourceError` and StorageError.
-            UsageError: It lacks one of the columns.
+            UsageError: The source lacks one of the columns.
         """
 
     def written(self, route: str = "") -> TableMaking | None:
@@ -299,7 +299,7 @@ class TableFormat(Protocol):
     def split_table_each(
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """Return the decodable records as rows, and the errors of the others by their position among all records."""
+        """Return the decodable records as rows, and the errors of the other records by position among all records."""
 
 
 @runtime_checkable
@@ -337,8 +337,8 @@ class HeldGroups:
     """Cache of decoded row groups of one file, or of several files whose readers share it.
 
     It has no lock, since a fork could copy it locked. Each step is atomic, and a lost row group is read again. A
-    pickled cache is empty. The `least` most recently used row groups stay in the cache at any size. With 0, only the
-    last one does, and readers read a very large row group in parts, without the cache.
+    pickled cache is empty. The `least` most recently used row groups stay in the cache at any size. With `least=0`, it
+    is one row group, and readers read a very large row group in parts, without the cache.
     """
 
     def __init__(self, most_bytes: int = CACHE_BYTES, least: int = 0) -> None:

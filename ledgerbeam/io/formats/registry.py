@@ -135,7 +135,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
         configured: Formats with options, which replace the registered formats of the same names, and further formats.
 
     Raises:
-        NotIndexableError: It is a pipe.
+        NotIndexableError: The source is a pipe.
         UsageError: The name has no suffix of a known format.
     """
     if url.startswith("pipe:"):

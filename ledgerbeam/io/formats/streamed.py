@@ -4,7 +4,7 @@ A compressed source cannot be read by byte offsets. So it is read in two passes.
 records in the decompressed bytes. The second one reads the records in the same order.
 
 Decoded lines of JSON take up to ten times the memory of their bytes. Records decoded long before their use have left
-the processor's cache. So a reader that supports it returns a `Blocks` in place of a list.
+the processor's cache. So a reader that can decode in blocks returns a `Blocks` in place of a list.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SpanReader:
         return self._format.split_raw(self.read_data(span), self.url, span)
 
     def read_data(self, span: StreamSpan) -> bytes:
-        """Return the bytes of a span. The last one is kept: a stream cannot seek back. Errors are those of `read`."""
+        """Return the bytes of a span, and keep them, since a stream cannot seek back. Errors are those of `read`."""
         if self._held is not None and self._held[0] == span:
             return self._held[1]
         self._held = None

@@ -205,7 +205,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Return three columns. `entries` has for each record the bytes of three offsets; if it has two, the first is 0."""
+    """Return three columns. `entries` has three offsets for each record, as bytes; for two offsets, the first is 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
@@ -365,7 +365,7 @@ class IndexLocation:
 
 
 def _is_created(url: str, data: bytes, options: Options | None) -> bool:
-    """Create an object only if it does not exist. Return whether it was created; false if the store cannot do this."""
+    """Create an object unless it exists. Return whether it was created; False also if the store has no such request."""
     if is_local(url):
         return False
     require_atomic(url)

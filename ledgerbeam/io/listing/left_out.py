@@ -91,7 +91,7 @@ class Sieve:
 def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that tests whether one of `patterns` matches a path, given relative to a folder.
 
-    Patterns whose fixed part is outside the folder match nothing; nor do plain names.
+    Patterns whose fixed part is outside the folder match nothing, and plain names match nothing.
     """
     found: list[tuple[str, re.Pattern[str]]] = []
     for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
@@ -133,7 +133,7 @@ _UP_TO_WILDCARD = re.compile(r".*[*?\]]", re.DOTALL)
 
 @dataclass
 class LeftOut:
-    """Files that a listing has left out so far: the number of files of jobs, and of files with other names."""
+    """Files that a listing has left out so far: how many jobs have written, and how many have names of no source."""
 
     own: int = 0
     passed_over: int = 0

@@ -1,9 +1,9 @@
 """Files below a folder with their sizes, and nested output folders with separate owners.
 
-A job that claims an output folder writes notes, beside the marks of owners: into every enclosing folder that has an
-owner, and into its own folder, for each folder below that has an owner. So one request finds all nested folders,
-for any number of outputs. Folders of stages, whose names start with `_`, have no notes: they contain no outputs of
-other jobs, and are removed at the end.
+A note is a file that names a nested output folder of another owner. A job that claims an output folder writes a note
+about this folder into every enclosing folder that has an owner. Into this folder it writes a note for each folder below
+that has an owner. So one request finds all nested folders, for any number of outputs. Folders of stages, whose names
+start with `_`, have no notes: they contain no outputs of other jobs, and are removed at the end.
 """
 
 from __future__ import annotations

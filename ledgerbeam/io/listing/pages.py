@@ -236,7 +236,7 @@ def _stat_local(folder: str, names: list[str], is_wanted: Callable[[str], bool])
 
 
 def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
-    """Return the files up to the first one that must be left out, with their sizes and versions."""
+    """Return the files `names`, with sizes and versions, up to the first one that is gone or is not a wanted file."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []

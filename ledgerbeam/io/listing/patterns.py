@@ -186,7 +186,7 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
 
 
 def alternatives(pattern: str) -> list[Pattern]:
-    """Parse a pattern that may have braces into its alternatives; only the name if a local file has this name."""
+    """Parse the alternatives of a pattern, which may have braces. The name of a local file is taken literally."""
     whole = parse(pattern)
     if whole.is_plain and is_local(whole.text) and os.path.lexists(whole.text):
         return [whole]

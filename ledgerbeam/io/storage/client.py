@@ -122,7 +122,7 @@ def _error_of(tries: tenacity.RetryCallState) -> BaseException | None:
 
 
 def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None:
-    """Warn of a retry if the call takes `SILENT_SECONDS` by then, at most once in `WARNING_SECONDS`.
+    """Warn of a retry that starts `SILENT_SECONDS` or more after the call, at most once in `WARNING_SECONDS`.
 
     A store that throttles rejects some of many requests, which succeed a moment later; these need no warning.
     """
@@ -142,8 +142,8 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
 def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, waiting: int = 0) -> Iterator[_R]:
     """Apply a function to items in threads and yield the results in the order of the items; raise its first exception.
 
-    Items are read lazily. At most `threads + waiting + 1` results exist at a time; `waiting` of them may wait for a
-    slow first one. Closing the iterator cancels the calls that have not started.
+    Items are read lazily. At most `threads + waiting + 1` results exist at a time; `waiting` of them may be complete
+    before a slow earlier one. Closing the iterator cancels the calls that have not started.
     """
     pool = ThreadPoolExecutor(threads, "ledgerbeam-ahead")
     running: deque[Future[_R]] = deque()

@@ -31,7 +31,7 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
 
     Between local files the kernel copies, or shares blocks where the file system can; within S3 the server copies.
     Everything else streams through memory in blocks. An object must still have its listed version, a local file its
-    listed size; use a `SourceWatch` to detect other writes to it.
+    listed size; use a `SourceWatch` to detect writes to a local file that do not change its size.
 
     Raises:
         ChangedSourceError: A source changed since it was listed.
@@ -104,7 +104,7 @@ def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
 
 
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
-    """Plan the parts of the joined sources, in order, of at least `least` bytes each but the last.
+    """Plan the parts of the joined sources, in order. Each part except the last has at least `least` bytes.
 
     A part of one piece can be copied by the server, and has at most `most` bytes; `most` is at least twice `least`. A
     part of several pieces has at most `least` bytes.

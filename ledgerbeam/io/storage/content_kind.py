@@ -49,7 +49,7 @@ _ONE_LINE_EACH = "write one value in each line, for example with `jq -c '.[]' FI
 
 
 def kind_of(head: bytes) -> tuple[str, str] | None:
-    """Return the kind of content, and the suffix of its files, empty if no format reads it; None for text."""
+    """Return the kind of content and the suffix of its files, "" if no format reads them; None for text and others."""
     for magic, kind, suffix in _MAGICS:
         if head.startswith(magic):
             return kind, suffix
@@ -85,7 +85,7 @@ def require_kind(head: bytes, url: str, name: str) -> None:
 
 
 def _json_fault(head: bytes) -> str | None:
-    """Return the kind of a text that cannot be JSON lines, and the remedy; None if it can be."""
+    """Return the kind of a text that cannot be JSON lines, and the remedy; None for text that can be JSON lines."""
     if _PAGE.match(head):
         return "a page of HTML or XML, as a server may send in place of a file; download it again, or leave it out"
     if _PRETTY.match(head):

@@ -242,7 +242,7 @@ _CONDITIONAL: dict[str, _Read] = {"s3": _read_s3, "gcs": _read_gcs, "azure": _re
 
 
 def takes_ranges(url: str, options: Options | None = None) -> bool:
-    """Return whether a file can be read by position. Only web servers may not support it; they get one request."""
+    """Return whether a file can be read by position. Some web servers do not support this: one request finds out."""
     if store_of(url).api != "http":
         return True
     from fsspec import asyn  # noqa: PLC0415 - a job on local files does not need it

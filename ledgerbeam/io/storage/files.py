@@ -47,7 +47,7 @@ def read_many_files(
     """Read whole small sources of one store in the order of `urls`, remote ones up to `CONCURRENCY` at a time.
 
     Raises:
-        ChangedSourceError: One of them changed since it was listed; also the errors of `stat`.
+        ChangedSourceError: A source changed since it was listed; also the errors of `stat`.
     """
     names = [canonical_url(url) for url in urls]
     found: dict[int, bytes] = {

@@ -281,7 +281,7 @@ def _require_plain(path: str) -> None:
 
 
 class _Raw(io.FileIO):
-    """The unbuffered file of an output. It translates only the errors of writes to this file."""
+    """The unbuffered file of an output. Failed writes to it raise DiskFullError or StorageError."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         super().__init__(descriptor, "wb")
@@ -329,7 +329,7 @@ class _Spool(tempfile.SpooledTemporaryFile[bytes]):
 
 @contextlib.contextmanager
 def _write_errors(url: str, place: str) -> Iterator[None]:
-    """Translate the errors of operations on an output."""
+    """Translate an OSError of an operation on an output to DiskFullError or StorageError."""
     try:
         yield
     except LedgerbeamError:  # raised by `_Raw` when the buffer is written

@@ -257,14 +257,14 @@ Marks = tuple[tuple[int, int, int], ...]  # device, inode and time of the last c
 
 
 class SourceWatch:
-    """Checks that local sources do not change: when it is made, at `check`, and at the end of its `with` block.
+    """Checks that local sources do not change: when it is created, in `check`, and at the end of its `with` block.
 
     Args:
         listed: The listed properties of the sources, with `changed_ns` if an earlier check has recorded it. Remote
             sources are ignored.
 
     Raises:
-        ChangedSourceError: One of them changed since it was listed.
+        ChangedSourceError: A source changed since it was listed.
         StorageError: The properties of a source cannot be read.
     """
 

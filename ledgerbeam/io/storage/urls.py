@@ -161,7 +161,7 @@ def join_url(base: str, name: str) -> str:
 
     Args:
         base: A folder.
-        name: A URL, which is returned; an absolute path in the bucket of `base`; or a path relative to `base`.
+        name: A URL, which is returned as it is; an absolute path in the bucket of `base`; or a path relative to `base`.
     """
     if re.match(r"[A-Za-z][\w+.-]*://", name):
         return canonical_url(name)

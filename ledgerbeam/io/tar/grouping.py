@@ -173,8 +173,8 @@ def _require_adjacent(members: TarMembers, starts: list[int], url: str) -> None:
 def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArray[np.intp], bool]:
     """Return the number of the first member of each sample of a whole archive, and whether the samples are pairs.
 
-    Hidden files are left out, with a warning. ArchiveError: the members cannot be grouped in this way, or with `auto`
-    in two ways.
+    Hidden files are left out, with a warning. ArchiveError: the members cannot be grouped by the rule `group`; or it is
+    `auto`, and they can be grouped in two ways.
     """
     paired = group == "pairs" or (group == "auto" and are_pairs(members.names))
     if paired:

@@ -163,7 +163,7 @@ def _member(
 
 
 def _after_sparse_headers(read: Callable[[int, int], bytes], position: int, url: str) -> int:
-    """Return the position after the blocks of an old GNU sparse map. Byte 504 of each says if another one follows."""
+    """Return the position after the blocks of an old GNU sparse map. Byte 504 of a block shows if another follows."""
     more = 1
     while more:
         block = read(position, BLOCK)

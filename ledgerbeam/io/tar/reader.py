@@ -138,8 +138,8 @@ class TarReader(IndexedRecords[Sample]):
     index of another archive raises an error, and never returns a part of a sample or two samples as one. In an object,
     the range before a single sample is checked if it has at most 64 KiB.
 
-    With `group="auto"`, two members whose names are equal up to the last dot are split there, all others at the first
-    dot. So an index of pairs and one of keys give the same samples. See `IndexedRecords` for the methods.
+    With `group="auto"`, names of two members that are equal up to the last dot are split there, other names at the
+    first dot. So an index of pairs and an index of keys give the same samples. See `IndexedRecords` for the methods.
 
     Args:
         index: The index of the archive, or the URL of the index. Default: `<url>.idx`.
@@ -297,7 +297,7 @@ class TarBlocks:
 
 
 def _following(read: _Read, url: str, known: Taken | None, place: int | None, count: int) -> Members:
-    """Return up to `count` members from an offset on, none for None. `known` is the sample there, if it is decoded."""
+    """Return up to `count` members from offset `place` on; none if it is None. `known`: the decoded sample there."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):
@@ -347,8 +347,8 @@ def is_sample(
     """Return whether a range is one whole sample, as in a correct index of the archive.
 
     `before` are the members of the previous range, or all members before the first sample; None if they are not known.
-    `after` returns a number of members after the range, fewer at the end of the archive. `ends_archive`: the range
-    has the end of the archive after its members, as only in lhotse's index of pairs.
+    `after(n)` returns the next `n` members after the range, fewer at the end of the archive. `ends_archive`: the range
+    includes the end of the archive after its members, as only in lhotse's index of pairs.
     """
     is_by_pairs = group == "pairs" or (ends_archive and group == "auto")
     if not is_by_pairs and _is_keyed(members, before, after, first=first):

@@ -48,7 +48,7 @@ def text_or_bytes(extension: str, data: bytes) -> str | bytes:
 
 
 def member_bytes(extension: str, value: Any) -> bytes:
-    """Return the content of a member, given a result of `text_or_json` or `text_or_bytes`. RecordError for others."""
+    """Return the content of a member, given a result of `text_or_json` or `text_or_bytes`; else RecordError."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, dict) and value.keys() == {BASE64}:

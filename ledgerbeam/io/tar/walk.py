@@ -52,7 +52,7 @@ class HeaderSource(Protocol):
         """Scan the plain headers from `position` on, as many as can be read cheaply."""
 
     def moved(self, distance: float, small: float) -> None:
-        """Let the source choose how to read from here on.
+        """Choose how to read from here on: in blocks, or each header by itself.
 
         `distance` is the mean distance of the last headers in bytes, `small` the share of them with at most `SMALL`
         bytes of payload.

@@ -260,7 +260,7 @@ class TarWriter:
 
         Raises:
             RecordError: Readers would group or name the sample differently (see `encode_tar`), or it has the key of
-                the previous sample. Nothing of it was written.
+                the previous sample. Nothing of the sample was written.
             DiskFullError: No space is left; also StorageError.
         """
         try:
