@@ -91,7 +91,7 @@ class Opened(Protocol):
 
     @property
     def fetches(self) -> bool:
-        """Whether `read_span` only fetches bytes, which a pass decodes later. Then any thread may call it."""
+        """Whether `read_span` only fetches bytes, which a pass decodes later. Then any thread may call `read_span`."""
 
     def read_span(self, start: int, stop: int) -> Any:
         """Return the records of a span, in order: `RecordBlocks`, a list, or a `pyarrow.Table`."""

@@ -60,7 +60,7 @@ def has_prefixes(chunk: Chunk) -> bool:
 def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> DecodedChunk:
     """Return the decoded size of a column of a row group. Raises ValueError if the head of a page is not valid.
 
-    The values in a dictionary are not counted exactly if all of them certainly have at most `enough` bytes.
+    If values from a dictionary have certainly at most `enough` bytes in all, their size is only an upper bound.
     """
     size = in_dictionary = largest = 0
     dictionary: tuple[int, _PageHead] | None = None

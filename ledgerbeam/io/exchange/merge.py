@@ -25,7 +25,7 @@ _NOTHING = RunBlock.concatenated([])
 
 
 class Bound(NamedTuple):
-    """A place in the order of a bucket, such as the start of a part: just before the record that has these values."""
+    """A place in the order of a bucket, such as the start of a part. It is before equal and greater records."""
 
     key: bytes  # key of the record
     run: int = 0  # position of its run file among all run files of the exchange

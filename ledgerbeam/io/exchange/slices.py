@@ -1,7 +1,7 @@
 """The buckets of an exchange, and tables of the slices of run files that hold the records of each bucket.
 
     <place>.runs      JSON: the layout of the run files, see `RunLayout`
-    <place>.slices    `run_file.ENTRY` by area (run files with the same buckets), bucket and run file
+    <place>.slices    `run_file.ENTRY` of each slice: by area (run files with the same buckets), bucket, run file
 
 Both files are written once, from the footers of the run files, when all run files exist.
 
@@ -126,7 +126,7 @@ class RunLayout:
     def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
         """Return the layout of run files that all have the same buckets.
 
-        About `fan` neighbouring run files are a group, which a merge reads together. None: all are one group.
+        About `fan` neighbouring run files are a group, which a merge reads together; all of them if `fan` is None.
         """
         return cls(runs, [_make_area(runs, range(len(runs)), range(buckets), fan)])
 

@@ -261,7 +261,7 @@ class _RecordReader(IndexedRecords[Any]):
         return raw_records(self.url, data[bounds[0] - base :], bounds, start)
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return span and bytes of the records `[start, stop)`. IndexMismatchError if they have other boundaries."""
+        """Return span and bytes of the records `[start, stop)`. IndexMismatchError: the index has other boundaries."""
         if start == stop:
             return StreamSpan(start, 0, 0, 0), b""
         before, bounds = self._span_bounds(start, stop)

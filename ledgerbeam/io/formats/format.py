@@ -337,8 +337,8 @@ class HeldGroups:
     """Cache of decoded row groups of one file, or of several files whose readers share it.
 
     It has no lock, since a fork could copy it locked. Each step is atomic, and a lost row group is read again. A
-    pickled cache is empty. The `least` most recently used row groups stay in the cache at any size. With `least=0`, it
-    is one row group, and readers read a very large row group in parts, without the cache.
+    pickled cache is empty. The `least` most recently used row groups stay in the cache at any size. With `least=0`,
+    only the last used row group stays, and readers read a very large row group in parts, without the cache.
     """
 
     def __init__(self, most_bytes: int = CACHE_BYTES, least: int = 0) -> None:

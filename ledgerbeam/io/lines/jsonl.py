@@ -171,7 +171,7 @@ class JsonlReader(IndexedRecords[Any]):
         return raw_lines(lines, self.url, first_record, start)
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return span and bytes of the lines `[start, stop)`. IndexMismatchError if they have other bounds."""
+        """Return span and bytes of the lines `[start, stop)`. IndexMismatchError: the index has other boundaries."""
         if start == stop:
             return StreamSpan(start, 0, 0, 0), b""
         offsets = self._span_offsets(start, stop)
@@ -327,7 +327,7 @@ class JsonLinesBuilder:
         self._note(self._write(line))
 
     def finish(self) -> JsonLines:
-        """Return the added values. RecordError if one has a line break in its JSON."""
+        """Return the added values. RecordError if the JSON of a value has a line break."""
         data = self._data.getvalue()
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
         np.cumsum(np.frombuffer(self._lengths, np.uint64), out=offsets[1:])

@@ -133,7 +133,7 @@ _UP_TO_WILDCARD = re.compile(r".*[*?\]]", re.DOTALL)
 
 @dataclass
 class LeftOut:
-    """Files that a listing has left out so far: how many jobs have written, and how many have names of no source."""
+    """Files that a listing has left out so far: the number of outputs of jobs, and of files with unknown endings."""
 
     own: int = 0
     passed_over: int = 0

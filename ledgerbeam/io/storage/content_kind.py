@@ -49,7 +49,7 @@ _ONE_LINE_EACH = "write one value in each line, for example with `jq -c '.[]' FI
 
 
 def kind_of(head: bytes) -> tuple[str, str] | None:
-    """Return the kind of content and the suffix of its files, "" if no format reads them; None for text and others."""
+    """Return the kind of content and the suffix of its files, "" if no format reads them; None for text or unknown."""
     for magic, kind, suffix in _MAGICS:
         if head.startswith(magic):
             return kind, suffix

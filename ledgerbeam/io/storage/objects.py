@@ -119,7 +119,7 @@ class ObjectFolder:
         return self.create_new(name, data) or self.read([name]) == [data]
 
     def create_new(self, name: str, data: bytes) -> bool:
-        """Create an object unless the name exists. Return whether it was created; False also if no response arrived."""
+        """Create an object unless it exists. Return whether it was created; False also if the response was lost."""
         url = f"{self._url}/{name}"
         return self._link(url, data) if self._local else call(url, "write", self._put, url, data)
 

@@ -42,7 +42,7 @@ class _TokenEncoder:
         self._range = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if self._integers else (0, 0)
 
     def encode(self, tokens: TokensLike) -> Values:
-        """Return tokens as contiguous values of the dtype. ValueError if one does not fit, or for two dimensions."""
+        """Return tokens as contiguous values of the dtype. ValueError: a token does not fit, or two dimensions."""
         dtype = self._dtype
         if type(tokens) is np.ndarray and tokens.dtype == dtype and tokens.ndim == 1 and tokens.flags.c_contiguous:
             return tokens
