@@ -66,7 +66,7 @@ def _has_run(part: bytes) -> bool:
 
 
 def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
-    """Return whether a chunk of JSON text at `start` has an integer beyond 64 bits; in `digits`, other bytes are 0."""
+    """Return whether the chunk at `start` has an integer beyond 64 bits. `digits`: the chunk with 0 for other bytes."""
     at = digits.find(_RUN)
     while at >= 0:
         end = digits.find(0, at)

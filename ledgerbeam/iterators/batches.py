@@ -58,7 +58,7 @@ class BatchLimits:
 
 
 class BatchingNode(BufferedNode):
-    """A node that groups items into batches: a batch is a list, and its token is the tuple of the tokens."""
+    """A node that groups items into batches: a batch is a list, and its token is the tuple of their tokens."""
 
     limits: BatchLimits
     drop_last: bool

@@ -130,7 +130,7 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def _differing_sources(was: Mapping[str, Any], now: Sequence[Any], path: str) -> Iterator[str]:
-    """Yield a line for each difference between a digest of sources and sources."""
+    """Yield a line for each difference between the digest of earlier sources and the descriptions of sources now."""
     if was.get("count") != len(now):
         yield f"{path}: were {was.get('count')}, are {len(now)}"
         return

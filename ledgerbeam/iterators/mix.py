@@ -197,7 +197,7 @@ class Mix(ItemTransform):
     Args:
         source: The node to read.
         other: The source of the drawn items, not divided among shards. A node that reads through an index, or `Map`,
-            `Slice`, `Filter` over one, is read at random places; another node is read in order.
+            `Slice`, `Filter` over it, is read at random places; another node is read in order.
         function: Called with the item, the drawn item and a `random.Random`; returns the mixed item.
         probability: Share of the items that are mixed, 0 to 1; the others are not changed.
         seed: Chooses the draws.

@@ -162,7 +162,7 @@ class IteratorNode(ABC):
         raise self._not_checkpointable()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `save` or `merge`. The caller calls `begin` with the epoch of the state before.
+        """Restore a state from `save` or `merge`, after a call of `begin` with the epoch of the state.
 
         This method reads no items: a node rebuilds its buffer when the pass continues.
         """
@@ -267,7 +267,7 @@ class IteratorNode(ABC):
         A state that is saved after an item was yielded continues with the next item.
 
         Returns:
-            A dict for JSON: position, tokens of buffers, and identity of graph and data. It has a digest of long lists
+            A dict for JSON: position, tokens of buffers, and identity of graph and data. A digest replaces long lists
             of sources.
 
         Raises:

@@ -128,7 +128,7 @@ class BlockPermutation(PermutedRange):
     uses only some lanes if S and the number of lanes have a common factor.
 
     Lanes have different lengths. When the shortest lane has ended, the rest of each longer lane is in its last block.
-    All lanes divide the places of these rests again, one consecutive piece for each lane.
+    These rests are then divided among all lanes: each lane takes a consecutive piece of them.
 
     Args:
         blocks: Size of each block, in order.

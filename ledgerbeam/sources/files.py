@@ -356,7 +356,7 @@ class ColumnFile(SourceKind):
 
 @dataclass(frozen=True)
 class PackedFiles(SourceKind):
-    """A pack of small files, which one task reads completely. Its span counts files."""
+    """A pack of small files. One task reads the whole pack; its span counts files, not records."""
 
     sources: FileSources
 

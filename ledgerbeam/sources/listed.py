@@ -122,7 +122,7 @@ class WithEarlierFiles:
             yield earlier
 
     def earlier(self) -> Page | None:
-        """Return the files of earlier jobs; None if `write` was not called, or for another `state`."""
+        """Return the files of earlier jobs; None if `write` was not called for this `state`."""
         try:
             found = json.loads(read_bytes(self.url, dict(self.storage_options)))
         except SourceNotFoundError:

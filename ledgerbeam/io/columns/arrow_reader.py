@@ -275,7 +275,7 @@ class _Table:
         return cls(data, at)
 
     def number(self, field: int, kind: str) -> int:
-        """Return the number in a field; 0 if it is missing."""
+        """Return the number in a field; 0 if the field is missing."""
         at = self._place(field)
         return self._read(f"<{kind}", at) if at else 0
 
@@ -290,7 +290,7 @@ class _Table:
         return _Table(self._data, at + self._read("<I", at))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
-        """Return the structs in a field; none if it is missing."""
+        """Return the structs in a field; an empty list if the field is missing."""
         if not (at := self._place(field)):
             return []
         at += self._read("<I", at)

@@ -151,7 +151,7 @@ class RunLayout:
 
     @cached_property
     def cells(self) -> dict[str, _Cell]:
-        """The cells that are read together, in order, by name."""
+        """The cells by name, in order. The run files of a cell are read together."""
         found: dict[str, _Cell] = {}
         place = 0
         for area in self.areas:
@@ -292,7 +292,7 @@ class SliceTables:
 def _read_entries(
     folder: str, runs: Sequence[RunFile], buckets: int, some: slice, options: Options | None
 ) -> NDArray[np.void]:
-    """Return the entries of some buckets: a row for each bucket, with a column for each run."""
+    """Return the entries of some buckets: a row for each bucket, with a column for each run file."""
     columns = []
     for run, data in zip(runs, _read_footers(folder, runs, tail_bytes(buckets), options), strict=True):
         columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some])

@@ -126,7 +126,7 @@ def line_fault(line: bytes) -> str | None:
 def require_lines(head: bytes, url: str) -> None:
     """Raise SourceError if the only line of a file `x.json` is an array of records, not a record.
 
-    In JSON lines, an array of objects is one record. A `.json` file that is one array is taken for a list of records.
+    In JSON lines, an array is one record. But an array that is a whole `.json` file is probably a list of records.
     """
     if _ONE_ARRAY.match(head) and _JSON_NAME.search(url.rpartition("/")[2]):
         raise SourceError(

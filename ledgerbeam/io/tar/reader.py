@@ -275,7 +275,7 @@ class TarReader(IndexedRecords[Sample]):
 
 @dataclass(frozen=True)
 class TarBlocks:
-    """Consecutive samples of an archive, whose bytes are in memory; each is a block, as it may be large."""
+    """Consecutive samples of an archive, with their bytes in memory. Each sample is a block, since it may be large."""
 
     reader: TarReader  # checks and decodes them
     data: bytes  # bytes of the archive

@@ -179,7 +179,7 @@ def encode_rle(array: NDArray[Any]) -> bytes:
     """Encode a non-empty array of integers, of any shape, in LIT's run-length code; ValueError for any other array.
 
     Byte 0: high nibble `2 * log2(bytes of the values) + signed`, low nibble `log2(bytes of the runs)`. Bytes 1-8 and
-    9-16: lengths in bytes of shape and table, big-endian. Then the shape, u64 each; the table, the distinct values,
+    9-16: lengths in bytes of shape and table, big-endian. Then the shape, u64 each; the table: the distinct values,
     ascending; two rows of equal length in the dtype of the runs: numbers of table entries, and their repetitions in C
     order. All but the two lengths is little-endian. This is not the RLE of COCO. Source: `litdata/encoders.py` of the
     published package.

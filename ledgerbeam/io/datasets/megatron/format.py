@@ -230,7 +230,7 @@ class MegatronDocuments:
 
         Raises:
             IndexError: A number is out of range.
-            IndexMismatchError: A document has sequences that do not exist, or as in `MegatronReader.read_many`.
+            IndexMismatchError: A document has sequences that do not exist, or the `.bin` does not contain a sequence.
         """
         edges, modes = self._reader.document_indices, self._reader.sequence_modes
         bounds = [(int(edges[number]), int(edges[number + 1])) for number in (range(len(self))[i] for i in indices)]

@@ -126,7 +126,7 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 
 def shard_field(url: str) -> tuple[str, str] | None:
-    """Return the part that the files of a shard have in common, and the field of this file; None for other names."""
+    """Return the part of a URL that all files of its shard have, and the field of the file; None for other names."""
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
