@@ -34,7 +34,7 @@ class Compiled(Protocol):
     def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Read tar headers of a file from `position` on. The size of a payload gives the position of the next header.
 
-        Each read has `peek` bytes, 512 to 4096: more than 512 may hold the next header too. `headers` is filled with
+        Each read has `peek` bytes, 512 to 4096: over 512 bytes may include the next header. `headers` is filled with
         512 bytes for each header, `sizes` with the size of each payload; the shorter one limits their number. Return
         the number of plain headers with a correct checksum. If it is less than the limit, the next one is not plain, is
         damaged, or cannot be read.
@@ -57,7 +57,7 @@ class Compiled(Protocol):
 
         `bounds` has three numbers for each sample: the first byte of the previous sample, its own first byte, and its
         end, where the next header is. `kind` is a dict of extension to content, with a `key`. With `by_stem`, names are
-        split at the last dot if a sample has two members that agree up to it, else at the first dot.
+        split at the last dot if a sample has two members with equal names up to this dot, else at the first dot.
 
         Reading ends when the samples have `most` bytes. It also ends before a sample that Python must read: with more
         than 8 MiB or 32 members; or if its members, the members of the previous sample, or the member after it have the
@@ -70,7 +70,7 @@ class Compiled(Protocol):
         """Find the newlines of a file in `[start, stop)`, read in blocks to `scratch`.
 
         `ends` is filled with the offset just after each newline. Return their number, and the end of the searched part.
-        It is less than `stop` if `ends` is full, the file ends, or it cannot be read.
+        This end is less than `stop` if `ends` is full, or the file ends or cannot be read.
         """
 
     def read_lines(

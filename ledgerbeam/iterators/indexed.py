@@ -312,7 +312,7 @@ class IndexedParquet(Records):
     """The rows of Parquet or Arrow IPC files, as dicts. The tokens are their numbers across all files.
 
     A row is read with its row group. `shuffle=True` shuffles all rows together, so it reads a row group for almost
-    every row, unless all of them fit into `cache_bytes`. `shuffle="blocks"` reads each row group once.
+    every row, unless all row groups fit into `cache_bytes`. `shuffle="blocks"` reads each row group once.
 
     Args:
         urls: One file, or several in the order of their rows.
@@ -359,7 +359,7 @@ class IndexedParquet(Records):
 class PackedManifest(Records):
     """The records of a collection of an `.idxpack`, one index file of many sources.
 
-    The tokens are those of lhotse: numbers if it is shuffled, else `(number of the source, number in the source)`.
+    The tokens are those of lhotse: with `shuffle` numbers, else `(number of the source, number in the source)`.
 
     Args:
         url: The pack.

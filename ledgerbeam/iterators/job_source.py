@@ -234,7 +234,7 @@ def _record_bytes(graph: IteratorNode) -> float:
 
 
 def _data_files(described: Any) -> Iterator[FileInfo]:
-    """Yield the properties that the files of a graph had when it was built, from its description."""
+    """Yield the properties that the files of a graph had when the graph was built, from its description."""
     for part in _with_url(described):
         if {"size", "version"} <= part.keys():
             url, version = part["url"], part["version"]
@@ -255,7 +255,7 @@ def _with_url(described: Any) -> Iterator[dict[str, Any]]:
 
 
 def _why_no_places(graph: IteratorNode) -> str:
-    """Return a message that names the lowest node without places. Because of it, the nodes above it have none."""
+    """Return a message that names the lowest node without places, because of which the nodes above have none."""
     node = next(n for n in walk(graph) if n.positions is None and all(c.positions is not None for c in n.children))
     return (
         f"{node!r} has no fixed number of places before it is read, so a pass cannot be divided into tasks; use "

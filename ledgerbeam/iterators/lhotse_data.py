@@ -37,8 +37,8 @@ class CutSource(_Node):
     `CutSet.mux`. The samplers have their own buffers of cuts, and save these as tokens.
 
     A pass is an epoch of the graph. After a complete pass, the next pass is the next epoch. After an incomplete pass,
-    such as a sampler's estimate of durations, it is the same epoch. `set_epoch` of lhotse's `IterableDatasetWrapper`
-    also sets the epoch.
+    such as a sampler's estimate of durations, the next pass is the same epoch. `set_epoch` of lhotse's
+    `IterableDatasetWrapper` also sets the epoch.
 
     Workers of a loader divide the cuts: all workers of all ranks if lhotse's `worker_init_fn` has set the rank, else
     the workers of each rank alone. The main process reads all cuts. lhotse's samplers drop the cuts of other ranks.

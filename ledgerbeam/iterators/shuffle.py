@@ -89,7 +89,7 @@ class BufferedNode(Transform):
 
 
 class Shuffle(BufferedNode):
-    """Yields random items of a buffer; the next item of the source replaces each.
+    """Yields random items of a buffer. The next item of the source replaces the yielded item.
 
     The tokens are those of the source. The state has the tokens of the buffer; to continue, their items are read again
     with merged requests. Over a stream, the pass is read again from its start, see `BufferedNode`. The order is that of

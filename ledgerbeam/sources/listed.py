@@ -1,4 +1,4 @@
-"""Files with lists of some of their records, in run files. A job reads the listed records, or all other records."""
+"""Files, and lists of some of their records in run files. A job reads the listed records, or all other records."""
 
 from __future__ import annotations
 

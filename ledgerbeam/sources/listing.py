@@ -248,7 +248,7 @@ class RecordedListing:
         return " ".join(one.shown for one in self.outputs)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the outputs of each job in the order of their names, which is the order of its sources and records.
+        """List the outputs of each job in the order of their names, the order of the job's sources and records.
 
         A job may have no outputs. All names of a job are in memory, about 200 bytes each. Raises LedgerError if a job
         is not complete, or if a run of it starts during the listing.

@@ -393,7 +393,7 @@ MOST_BUCKETS = 10_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """The division of keys in their order into buckets. It belongs to the job."""
+    """The division of keys, in their order, into buckets. This division belongs to the job."""
 
     buckets: int
     sampled: str = ""  # the cuts between buckets, packed; empty if keys start with a hash, whose values divide evenly

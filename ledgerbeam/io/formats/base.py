@@ -62,7 +62,7 @@ class RecordFormat(IndexedFormat, ABC):
     """A format of independent records that follow each other from the first byte to the last.
 
     A subclass defines `name`, `suffixes`, `find_ends`, `decode` and `encode_record`. Options are arguments of its
-    constructor. It must be picklable, as a dataclass is.
+    constructor. Its objects must be picklable, as objects of a dataclass are.
     """
 
     ends_with_source: ClassVar[bool] = False

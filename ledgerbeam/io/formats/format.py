@@ -235,11 +235,11 @@ class OffsetFormat(Format, Protocol):
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
         """Return the raw bytes of the records that `split` returns, in the same order.
 
-        `split` with a span of one record decodes one of them.
+        To decode one of these raw records, call `split` with its span.
 
         Raises:
             ArchiveError: The records differ from the records that `scan` found.
-            SourceError: They cannot be separated.
+            SourceError: The bytes cannot be divided into records.
         """
 
 

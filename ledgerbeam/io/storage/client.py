@@ -60,8 +60,8 @@ _turn = threading.Lock()
 def filesystem(url: str, options: Options | None = None) -> Any:
     """Return the fsspec file system of a URL, one for each process and set of options.
 
-    fsspec itself keeps one instance for each thread, with separate connections. Sharing one across threads is safe
-    because all its calls run on fsspec's event loop.
+    fsspec itself keeps one instance for each thread, with separate connections. Threads can share an instance, because
+    all its calls run on fsspec's event loop.
     """
     import fsspec.utils  # noqa: PLC0415 - a job on local files needs neither this nor tenacity
 

@@ -49,8 +49,8 @@ def fetch_many(
 ) -> list[bytes]:
     """Run ranged requests concurrently; only those that fail for a transient reason are repeated.
 
-    A store that throttles rejects some of many requests in each round. So the count of attempts starts again if some
-    ranges were read by the last attempts. If the objects were listed, only bytes of the listed version are returned.
+    A store that throttles rejects some of many requests in each round. So after `ATTEMPTS` attempts, others follow if
+    these attempts have read some ranges. If the objects were listed, only bytes of the listed version are returned.
 
     ChangedSourceError: an object changed since it was listed; also StorageError.
     """

@@ -85,7 +85,7 @@ class HubFileSystem(HfFileSystem):
 def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> str:
     """Return the version that the responses to a read name, from the Hub to the store of the content.
 
-    The Hub comes first, since the store behind it has its own ETags.
+    The response of the Hub is tried first, since the store behind the Hub has its own ETags.
     """
     names = ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag")
     for name in names:

@@ -210,9 +210,9 @@ def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
     """Open a local file for reading, without blocking.
 
     Raises:
-        OSError: It cannot be opened; also ValueError, if no file can have this name.
-        ChangedSourceError: It changed since it was listed.
-        UsageError: It is a folder, a pipe or a device.
+        OSError: The file cannot be opened; also ValueError, if no file can have this name.
+        ChangedSourceError: The file changed since it was listed.
+        UsageError: The path is a folder, a pipe or a device.
     """
     # Opening a pipe would block until it has a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -233,8 +233,8 @@ def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
     """Open a local file for reading, and close it after the body.
 
     Raises:
-        ChangedSourceError: It changed since it was listed; also the errors of `stat`.
-        StorageError: It cannot be opened, or a system call in the body failed.
+        ChangedSourceError: The file changed since it was listed; also the errors of `stat`.
+        StorageError: The file cannot be opened, or a system call in the body failed.
     """
     try:
         try:

@@ -45,7 +45,7 @@ def _encode_text(value: Any) -> bytes:
 
 
 def _encode_csv(value: Any) -> bytes:
-    """Encode rows of texts, quoted where necessary. ValueError for other values: they would be decoded as texts."""
+    """Encode rows of texts, quoted where necessary. ValueError for other values, which would be decoded as texts."""
     rows = list(value)
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple) or not row or not all(isinstance(cell, str) for cell in row):

@@ -275,7 +275,7 @@ class MappedTokens:
         self._dtype = dtype
 
     def few(self, lengths: Sequence[int], pointers: Sequence[int]) -> list[Tokens] | None:
-        """Return views of a few sequences, faster than `many`; None if one of them needs further checks."""
+        """Return views of a few sequences, faster than `many`; None if a sequence needs further checks."""
         array, mask, shift = self.array, self.mask, self.shift
         found = []
         for length, pointer in zip(lengths, pointers, strict=True):

@@ -162,8 +162,8 @@ def open_shards(
 def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocation | None = None) -> ShardReader:
     """Open the shards of a wids index.
 
-    A wids index has the number of samples of each shard, not their offsets, so each shard also needs its `.idx`. The
-    number and the size are checked when a shard is opened. The MD5 sum is not, because that would read the whole shard.
+    A wids index has the number of samples of each shard, not their offsets, so each shard also needs its `.idx`. When a
+    shard is opened, number and size are checked. The MD5 sum is not checked: this would read the whole shard.
 
     Raises:
         SourceError: The file is not a wids index; see `read_wids_index`. IndexMismatchError: A shard that is listed
@@ -243,8 +243,8 @@ def write_wids_index(
 
     Args:
         url: URL of the index; names of shards are relative to its folder.
-        shards: Shards. The index lists them sorted by name, as `wids-index create` does, without empty shards. It has
-            the MD5 sum of a shard that has an attribute `md5`.
+        shards: Shards. The index lists them sorted by name, as `wids-index create` does, without empty shards. For a
+            shard with an attribute `md5`, the index has this MD5 sum.
         name: Name of the dataset. wids generates one if it is missing.
         info: A description.
 
