@@ -168,7 +168,11 @@ class StagedNode(LabelledNode):
         return merged
 
     def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
-        """Return the state of a stage's child in a shard that is in this stage, before it or after it."""
+        """Return the state of the child of `stage` in the shard whose state of this node is `state`.
+
+        If this shard has not reached the stage, the child is at its start; if the shard has finished it, at its end.
+        `before` is the number of places before the stage.
+        """
         shard, shards = state["shard"]
         self._shard = shard, shards
         self.load(state)

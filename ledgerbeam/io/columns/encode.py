@@ -1,6 +1,6 @@
 """Tables of other libraries, tables in one chunk, and tables as Parquet and Arrow IPC files.
 
-With one version of pyarrow the bytes of a file depend only on the table.
+With one version of pyarrow, which the footers of Parquet files name, the bytes of a file depend only on the table.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ def encode_arrow(table: pa.Table, *, row_group_bytes: int) -> bytes:
 
 
 def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) -> bytes:
-    """Return a table as a Parquet file, compressed with Zstandard, with statistics and a page index.
-
-    Nothing in it depends on the time, the machine or randomness. The footer names the version of pyarrow.
-    """
+    """Return a table as a Parquet file, compressed with Zstandard, with statistics and a page index."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
 
     data = io.BytesIO()
@@ -74,10 +71,7 @@ def _batch_rows(table: pa.Table, page_bytes: int) -> int:
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
-    """Return a table whose columns have one chunk each; a column that is too large for one chunk keeps its chunks.
-
-    32-bit offsets of texts and lists limit the size of a chunk.
-    """
+    """Return a table with one chunk for each column, except columns that are too large for 32-bit offsets."""
     if all(column.num_chunks == 1 for column in table.columns):
         return table
     return pa.Table.from_arrays([_joined(column) for column in table.columns], schema=table.schema)

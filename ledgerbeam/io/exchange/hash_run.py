@@ -6,8 +6,8 @@ Each hash becomes an entry, with the number and the payload of the record.
 Connected components of a graph of hashes are found in rounds. Each part of a round reads only some of the edges. The
 rounds follow R. Kiveris, S. Lattanzi, V. Mirrokni, V. Rastogi and S. Vassilvitskii, "Connected Components in MapReduce
 and Beyond", Proceedings of the ACM Symposium on Cloud Computing, 2014. Nodes are ordered. A large star connects all
-later neighbours of a node with its least neighbour, a small star the earlier ones. The components stay the same. When
-neither step changes an edge, each component is a star around its least node.
+later neighbours of a node with its least neighbour. A small star connects a node and its earlier neighbours with the
+least of them. Both keep the components. When neither changes an edge, each component is a star around its least node.
 """
 
 from __future__ import annotations
