@@ -131,7 +131,7 @@ def record_bytes(record: Any) -> bytes:
         raise ValueError(f"payload: expected bytes, found {type(payload).__name__}")
     if http is not None:
         if not isinstance(http, Mapping) or not isinstance(http.get("headers"), Mapping):
-            raise ValueError(f"http: expected a mapping of line and headers, found {http!r:.80}")
+            raise ValueError(f"http: expected a mapping with 'line' and 'headers', found {http!r:.80}")
         payload = _lines(str(http.get("line")), http["headers"]) + payload
     headers = {name: value for name, value in record["headers"].items() if name.lower() != _LENGTH.lower()}
     return _lines("WARC/1.1", {**headers, _LENGTH: str(len(payload))}) + payload + _END
@@ -264,7 +264,7 @@ def _chunks(data: bytes) -> bytes:
             return b"".join(parts)
         at = start + size
         parts.append(data[start:at])
-    raise ValueError(f"expected the size of a chunk at its byte {at}")
+    raise ValueError(f"expected the size of a chunk at byte {at} of the encoded payload")
 
 
 def _gzip(data: bytes) -> bytes:
@@ -291,7 +291,7 @@ def _frames(data: bytes, make: Callable[[], Any]) -> bytes:
         decompressor = make()
         parts.append(decompressor.decompress(data))
         if not decompressor.eof:
-            raise ValueError("its end is missing")
+            raise ValueError("the end of the data is missing")
         data = decompressor.unused_data
     return b"".join(parts)
 
@@ -300,7 +300,7 @@ def _brotli(data: bytes) -> bytes:
     streams = import_extra("fastwarc.stream_io", "warc", "br needs a package that is not installed")
     found = bytes(streams.BrotliReader(io.BytesIO(data)).read())
     if not found and len(data) > _EMPTY_BROTLI:  # the reader ignores bytes after the end
-        raise ValueError("it ends before any content")
+        raise ValueError("the data ends before any content")
     return found
 
 

@@ -158,7 +158,7 @@ def test_an_index_of_former_content_is_built_anew_unless_that_is_off(workspace: 
     earlier = path.stat().st_mtime - 5
     os.utime(index, (earlier, earlier))
     ran = mapped(workspace, "in/*.jsonl", "--no-index", status=3)
-    assert "expected it to be newer than its source, found it 5.000 s older. Rebuild it: ledgerbeam index" in ran.err
+    assert "expected a file newer than its source, found one 5.000 s older. Rebuild it: ledgerbeam index" in ran.err
     mapped(workspace, "in/*.jsonl", status=0, err="in/a.jsonl: its index is older than the file; indexing it again")
     assert len(workspace.records("out")) == 12
 

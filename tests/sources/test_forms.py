@@ -508,7 +508,7 @@ def test_one_file_with_the_columns_is_enough_and_few_are_looked_at(tmp_path: Pat
     for good in ([], [other], [bad], [has], [*lacks[:7], *[other] * 9, has], [bad, *lacks[:6], has, lacks[7]]):
         sources.check_columns(good)
     for few in ([lacks[0]], [lacks[0], other, bad, lacks[1]], [*lacks[:8], has]):
-        with pytest.raises(UsageError, match=r"0\.parquet.* has no column 'x'; expected one of 'y0'"):
+        with pytest.raises(UsageError, match=r"0\.parquet.* has no column 'x'; its columns: 'y0'"):
             sources.check_columns(few)
 
 
@@ -619,7 +619,7 @@ def test_a_file_that_was_replaced_is_not_read(tmp_path: Path) -> None:
 def test_columns_are_refused_where_there_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(FILES["a.parquet"])
-    with pytest.raises(UsageError, match=r"has no column 'x'; expected one of 'int64', 'string'"):
+    with pytest.raises(UsageError, match=r"has no column 'x'; its columns: 'int64', 'string'"):
         FileSources(columns=("x",)).kind_of(listed(path)).cut(listed(path), TaskLimits(16))
     with pytest.raises(UsageError, match=r"a\.jsonl: --columns x is for files of columns"):
         FileSources(columns=("x",)).check_names(["a.parquet", "a.jsonl"])

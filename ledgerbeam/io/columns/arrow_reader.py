@@ -57,7 +57,7 @@ class ArrowReader(GroupedRows):
         blocks = dictionaries + self._blocks
         for block in blocks:
             if min(block) < 0 or sum(block) > size:
-                raise SourceError(f"{self.url}: a record batch is outside of the file; it is damaged, write it again")
+                raise SourceError(f"{self.url}: a record batch is outside of the file; write the file again")
         heads = self._content.read_many(
             [block.start for block in blocks], [block.start + block.head for block in blocks]
         )
@@ -92,7 +92,7 @@ class ArrowReader(GroupedRows):
             )
         length = int.from_bytes(data[-_FOOTER_END : -len(_MAGIC)], "little", signed=True)
         if not 0 < length <= size - _FOOTER_END:
-            raise SourceError(f"{self.url}: by its last bytes, the footer has {length} bytes; write the file again")
+            raise SourceError(f"{self.url}: by its last bytes, the footer has {length:,} bytes; write the file again")
         start = size - _FOOTER_END - length
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
@@ -102,8 +102,8 @@ class ArrowReader(GroupedRows):
         counts = [buffers_of(field.type, variadic) for field in schema]
         if sum(counts) != len(batch.buffers):
             raise SourceError(
-                f"{self.url}: expected {sum(counts)} buffers in a record batch, found {len(batch.buffers)}; it is "
-                "damaged, write it again"
+                f"{self.url}: expected {sum(counts)} buffers in a record batch, found {len(batch.buffers)}; the "
+                "file is damaged, write it again"
             )
         chosen = range(len(counts)) if self._fields is None else self._fields
         ends = list(accumulate(counts))
@@ -195,7 +195,7 @@ def parse_footer(data: bytes) -> tuple[list[Block], list[Block]]:
         dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))
         return dictionaries, batches
     except struct.error as error:
-        raise ValueError("the footer points outside of itself") from error
+        raise ValueError("the footer refers to bytes outside of it") from error
 
 
 def _parse_batch(data: bytes) -> _BatchHead:
@@ -211,7 +211,7 @@ def _parse_batch(data: bytes) -> _BatchHead:
         buffers = [(at, size) for at, size in batch.structs(2, _BUFFER)]
         return _BatchHead(batch.number(0, "q"), buffers, variadic, batch.has(3))
     except struct.error as error:
-        raise ValueError("the head of a record batch points outside of itself") from error
+        raise ValueError("the head of a record batch refers to bytes outside of it") from error
 
 
 def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
@@ -241,7 +241,7 @@ def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
         return 0
     if types.is_string_view(kind) or types.is_binary_view(kind):
         if not variadic:
-            raise ValueError("a column of views has no number of buffers")
+            raise ValueError("the number of buffers of a column of views is missing")
         return 2 + variadic.pop(0)
     if types.is_run_end_encoded(kind):
         return buffers_of(kind.run_end_type, variadic, depth + 1) + buffers_of(kind.value_type, variadic, depth + 1)
@@ -296,7 +296,7 @@ class _Table:
         at += self._read("<I", at)
         count = self._read("<I", at)
         if count * kind.size > len(self._data):
-            raise ValueError(f"a list has the length {count:,}, but fewer bytes")
+            raise ValueError(f"a list of {count:,} entries has too few bytes")
         return [kind.unpack_from(self._data, at + 4 + number * kind.size) for number in range(count)]
 
     def _place(self, field: int) -> int:

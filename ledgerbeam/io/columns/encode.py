@@ -123,7 +123,7 @@ def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if column.num_chunks > 1:
             raise RecordError(
-                f"column {name!r}: the {stop - start} rows of a batch have more bytes than a record batch can have; "
+                f"column {name!r}: the {stop - start} rows of one batch have more bytes than an Arrow batch can hold; "
                 "use a smaller --batch, or leave this column out with --columns"
             )
     return rows.to_batches()[0]

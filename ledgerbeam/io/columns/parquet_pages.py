@@ -453,7 +453,7 @@ class _Fields:
         if count == 15:
             count = self._unsigned()
         if count > len(self._data) - self._at:  # each item has at least one byte
-            raise ValueError(f"the footer has a list of the length {count:,}, but fewer bytes")
+            raise ValueError(f"the footer has a list of {count:,} values, but too few bytes for them")
         return count, head & 15
 
     def _byte(self) -> int:

@@ -181,7 +181,7 @@ class ParquetReader(GroupedRows):
             raise self._damaged(f"{footer.rows} rows in the row groups", f"{rows} rows")
 
     def _damaged(self, expected: str, found: str) -> SourceError:
-        return SourceError(f"{self.url}: expected {expected}, found {found}; it is damaged, write it again")
+        return SourceError(f"{self.url}: expected {expected}, found {found}; the file is damaged, write it again")
 
     def _ranges(self, number: int) -> Iterator[tuple[int, int]]:
         """Yield the byte ranges of the chosen columns of a row group."""

@@ -304,13 +304,13 @@ class GroupedRows(ABC):
                     if not 0 <= group.rows <= _MOST_ROWS:
                         raise SourceError(
                             f"{self.url}: expected 0 to {_MOST_ROWS:,} rows in row group {number}, found "
-                            f"{group.rows:,}; it is damaged, write it again"
+                            f"{group.rows:,}; the file is damaged, write it again"
                         )
                 self._schema = self._chosen(schema)
                 if (rows := sum(group.rows for group in groups)) > _MOST_IN_ALL:
                     raise SourceError(
-                        f"{self.url}: expected at most {_MOST_IN_ALL:,} rows, found {rows:,}; it is damaged, write it "
-                        "again"
+                        f"{self.url}: expected at most {_MOST_IN_ALL:,} rows, found {rows:,}; the file is "
+                        "damaged, write it again"
                     )
             self._groups = groups
             self._ends = list(accumulate(group.rows for group in groups))
@@ -326,7 +326,7 @@ class GroupedRows(ABC):
             )
         if (lacking := next((name for name in self.columns if name not in names), None)) is not None:
             raise UsageError(
-                f"{self.url}: has no column {lacking!r}; expected one of {', '.join(map(repr, names)) or 'none'}"
+                f"{self.url}: has no column {lacking!r}; its columns: {', '.join(map(repr, names)) or 'none'}"
             )
         if not self.columns:
             return schema
@@ -362,7 +362,7 @@ class GroupedRows(ABC):
                 if table.num_rows != self._groups[number].rows:
                     raise SourceError(
                         f"{self.url}: expected {self._groups[number].rows} rows in row group {number} by its "
-                        f"footer, found {table.num_rows}; it is damaged, write it again"
+                        f"footer, found {table.num_rows}; the file is damaged, write it again"
                     )
                 yield table
 

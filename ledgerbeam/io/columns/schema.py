@@ -65,8 +65,8 @@ class JobSchema:
             known = ", ".join(map(repr, sorted(filter(None, self.by_route)))) or "none"
             what = f"the route {route!r}" if route else "records without a route"
             raise RecordError(
-                f"no schema is known for {what}: the sample has no such records, and the known routes ({known}) have "
-                "no common schema; give --schema FILE"
+                f"no schema is known for {what}, and the known routes ({known}) have no common schema; give --schema "
+                "FILE with a schema for all routes"
             )
         return schema
 
@@ -388,7 +388,7 @@ def _type_of(found: Mapping[str, Any], where: str) -> pa.DataType:
         return kind
     required, optional, make = read
     if lacking := required - found.keys():
-        raise UsageError(f"{where}: expected {sorted(lacking)[0]!r} for the type {name}, found {sorted(found)}")
+        raise UsageError(f"{where}: expected {sorted(lacking)[0]!r} for the type {name}, found only {sorted(found)}")
     _require_known(found, {"type", *required, *optional}, where)
     try:
         return make(found, where)

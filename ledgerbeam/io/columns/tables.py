@@ -84,8 +84,8 @@ class TableMaker:
             found = _first_misfit(self._arrays, rows)
         if found is None:
             raise RecordError(
-                f"{place}the records from {first} fit one by one, but not together: for example, a dictionary has more "
-                "values than its indices can count. Give a --schema with a wider type, or use smaller --task-bytes"
+                f"{place}the records from {first} fit the schema one by one, but not together: for example, a "
+                "dictionary has more values than its indices can count. Use a smaller --task-bytes, or a wider --schema"
             )
         number, misfit = found
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
@@ -172,7 +172,7 @@ def _cast(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     names = table.column_names
     for name in names:
         if name not in schema.names:
-            raise MisfitError("a column of the schema", f"one of {table.schema.field(name).type}", f".{name}")
+            raise MisfitError("a column of the schema", f"another one of {table.schema.field(name).type}", f".{name}")
     arrays = []
     for field in schema:
         if names.count(field.name) != 1:

@@ -60,7 +60,7 @@ def age_fault(made: FileInfo, source: FileInfo) -> str | None:
     if not is_older(made, source):
         return None
     seconds = (source.modified_ns - made.modified_ns) / 1e9
-    return f"expected it to be newer than its source, found it {seconds:.3f} s older"
+    return f"expected a file newer than its source, found one {seconds:.3f} s older"
 
 
 class ContentReader(RangeReader):

@@ -63,7 +63,7 @@ class Forest:
         """Return the forest of the bytes of `encode`. Raises RecordError for other bytes."""
         head = _HEAD.unpack(data[: _HEAD.size]) if len(data) >= _HEAD.size else None
         if head is None or len(data) != _HEAD.size + head[1] + 16 * head[2] + head[3]:
-            raise RecordError(f"expected a forest of pairs, found {len(data):,} other bytes")
+            raise RecordError(f"the forest of near duplicates is damaged: its parts do not fit its {len(data):,} bytes")
         count, names, size, _ = head
         place = _HEAD.size + names
         urls = data[_HEAD.size : place].split(b"\0")[:-1]
@@ -75,7 +75,7 @@ class Forest:
             files = int(nodes.max()) >> (64 - FILE_BITS)
             fits = fits and int(ends[-1]) == len(data) and int(roots.max()) < size and files < count
         if not fits:
-            raise RecordError("expected a forest of pairs, found parts that contradict each other")
+            raise RecordError("the forest of near duplicates is damaged: its parts contradict each other")
         if not head[3]:
             return cls(urls, nodes, roots)
         scores = np.empty(size, object)

@@ -173,8 +173,8 @@ def _encode_integer(value: int) -> bytes:
         below = float(value)
     except OverflowError:
         raise RecordError(
-            f"expected a number of at most {1.797e308:.3e} as the key, found one of {value.bit_length():,} bits; give "
-            "module:function that returns text"
+            f"expected a number of at most {1.797e308:.3e} as the key, found an integer of {value.bit_length():,} "
+            "bits; give module:function that returns text"
         ) from None
     if int(below) > value:
         below = math.nextafter(below, -math.inf)

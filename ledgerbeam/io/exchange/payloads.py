@@ -72,7 +72,7 @@ def _decode_sample(payload: bytes) -> Sample:
         sample[_text_name(name)] = payload[start : start + length]
         start += length
     if start != len(payload):
-        raise ValueError(f"the sample has {start:,} bytes of {len(payload):,}")
+        raise ValueError(f"expected a sample of {start:,} bytes, found {len(payload):,}")
     return sample
 
 

@@ -282,7 +282,7 @@ class SliceTables:
         entries = np.frombuffer(data, ENTRY)
         if _bucket_row(entries, runs).version != version:
             raise RunFileError(
-                f"{url}: expected bucket {name} of version {version}, found other slices; delete this file and run "
+                f"{url}: expected bucket {name} in version {version}, found another version; delete this file and run "
                 "the same command again"
             )
         some = np.flatnonzero(entries["records"]).tolist()
@@ -452,7 +452,7 @@ class Partition:
         try:
             found = [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
             if len(found) != self.buckets - 1 or any(one >= other for one, other in pairwise(found)):
-                raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,}")
+                raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,} in any")
         except (ValueError, TypeError, zlib.error) as error:
             raise LedgerDamagedError(f"the cuts between the buckets of this job cannot be decoded: {error}") from error
         return found

@@ -289,8 +289,8 @@ class _RecordReader(IndexedRecords[Any]):
         expected = [place - base for place in ([base] if base < start else []) + bounds]
         if self.format.bounds(data) != expected or (self._is_open_ended(data) and stop != self._reader.size):
             raise self.index.mismatch(
-                f"expected records [{record}, {record + len(bounds) - 1}) at bytes [{start}, {stop}), found other ends "
-                "of records there"
+                f"expected records [{record}, {record + len(bounds) - 1}) at bytes [{start}, {stop}), found records "
+                "that end elsewhere"
             )
         return data, base
 

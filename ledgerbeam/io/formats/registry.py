@@ -293,7 +293,7 @@ def _load(point: EntryPoint) -> Format:
     try:
         kind: Format = point.load()()
         if kind.name != point.name:
-            raise TypeError(f"expected the format {point.name!r}, found {kind.name!r}")
+            raise TypeError(f"expected a format with the entry point's name, {point.name!r}, found {kind.name!r}")
     except Exception as error:
         raise UsageError(
             f"entry point {point.name} = {point.value} of {GROUP}{_package(point)} cannot be loaded: "

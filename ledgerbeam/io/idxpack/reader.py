@@ -115,7 +115,7 @@ class IndexPack:
         segments = self._segments[sequences["segment"]]
         ends = np.cumsum(segments["items"].astype(np.int64) - 1)
         if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
-            raise self._damaged(f"collection {wanted.hex()} counts other records than the indexes of its sources")
+            raise self._damaged(f"the record counts of collection {wanted.hex()} and of its indexes differ")
         return PackedRecords(self, wanted, sequences, int(segments["source_size"].sum()))
 
     def sources(self, key: bytes | str | None = None) -> list[str]:
@@ -210,7 +210,7 @@ class IndexPack:
             at["payload"] + counts[4],
         ]
         if [HEADER_BYTES, *ends] != [*at.values(), size]:
-            raise self._damaged(f"expected its sections one after another up to byte {size}, found {sections}")
+            raise self._damaged(f"expected sections one after another up to byte {size}, found {sections}")
         data = self._reader.read(HEADER_BYTES, at["payload"])
         shift = HEADER_BYTES
         self._collections = np.frombuffer(data, COLLECTION, counts[0], at["collections"] - shift)
@@ -237,12 +237,12 @@ class IndexPack:
             or (np.cumsum(sizes) - sizes + payload != segments["payload"]).any()
             or sizes.sum() != size - payload
         ):
-            raise self._damaged("expected its segments one after another, found gaps or overlaps")
+            raise self._damaged("expected segments one after another, found gaps or overlaps")
         if (sizes // width != segments["items"]).any() or (sizes % width).any():
-            raise self._damaged("a segment has another length than its number of offsets")
+            raise self._damaged("the size of a segment does not fit its number of offsets")
         texts = segments["path"].astype(np.int64) - self._strings_at
         if ((texts < 0) | (texts + segments["path_size"] > len(self._strings))).any():
-            raise self._damaged("the path of a segment is outside of the strings")
+            raise self._damaged("the path of a segment is outside of the section of strings")
 
     def _damaged(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(f"{self.url}: {what}; {_remedy(self.url)}")

@@ -155,7 +155,7 @@ class IndexFile:
             raise self._missing() from error
         except StorageError as error:
             if self.info.size < (stop + 1) * _ENTRY:
-                raise self.mismatch(f"expected at least {stop} records, found {self.info.size} bytes") from error
+                raise self.mismatch(f"expected at least {stop} records, found {self.count}") from error
             raise
         return np.frombuffer(data, "<u8")
 

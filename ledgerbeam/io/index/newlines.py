@@ -61,7 +61,7 @@ class _Scanner:
         while filled < len(view):
             if not (got := os.preadv(descriptor, [view[filled:]], start + filled)):
                 raise ChangedSourceError(
-                    f"{path}: expected {stop} bytes, found {start + filled}: it was truncated while it was scanned. "
+                    f"{path}: expected {stop} bytes, found {start + filled}: the file was truncated during the scan. "
                     "Index it again when it is complete"
                 )
             filled += got

@@ -66,7 +66,7 @@ class Sieve:
             if url.startswith(self._named) and (self._form.search(url) or f"/{MARKS_FOLDER}/" in url):
                 raise UsageError(
                     f"{url}: this job writes files of this name itself, in its --output; give another --output, or "
-                    "leave it out of the sources"
+                    "leave this file out of the sources"
                 )
 
     def keep(self, page: Page) -> Page:

@@ -83,9 +83,9 @@ def canonical_pattern(pattern: str, folder: str | None = None) -> str:
     kept = os.path.commonpath([text, below]) if is_local(text) else below
     if _MAGIC.search(kept) or _first_group(kept):
         raise UsageError(
-            f"{pattern}: expected a folder without *, ?, [ and braces in its name, since a pattern is below it, found "
-            f"{kept}; rename it, or list the files with --sources-from FILE, or give an absolute pattern, in which "
-            "[*], [?] and [[] stand for the characters themselves"
+            f"{pattern}: expected a folder without *, ?, [ and braces in its name above a pattern, found {kept}. "
+            "Rename this folder, list the files with --sources-from FILE, or give an absolute pattern, in which [*], "
+            "[?] and [[] stand for the characters themselves"
         )
     return text
 

@@ -224,7 +224,7 @@ def _warn_of_stems(members: TarMembers, starts: NDArray[np.intp], url: str) -> N
 def _warn_of_stem(name: str, url: str) -> None:
     (stem, extension), (key, rest) = split_stem(name), split_key(name) or ("", "")
     _log.warning(
-        "%s: member %r is %r of sample %r here, but %r of sample %r in webdataset; give --group key or --group pairs",
+        "%s: member %r is read as %r of sample %r, by webdataset as %r of sample %r; give --group key or --group pairs",
         *(url, name, extension, stem, rest, key),
     )
 

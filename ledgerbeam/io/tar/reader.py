@@ -81,7 +81,7 @@ class TarLayout(RecordLayout):
             _require_no_samples(index, content)
             return
         if first % BLOCK:
-            raise index.mismatch(f"expected the first sample at a multiple of 512, found byte {first}")
+            raise index.mismatch(f"expected the first sample at a multiple of 512, found it at byte {first}")
         if sentinel > content.size or last >= content.size:
             raise index.mismatch(
                 f"expected offsets up to the size of the source, {content.size}, found {max(last, sentinel)}"
@@ -330,7 +330,7 @@ def _members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple
         position = member.end
     if position != stop:
         raise ArchiveError(
-            f"{url}: expected a member to end at byte {stop}, found the end of a member or the archive at {position}"
+            f"{url}: expected a member to end at byte {stop}, found an end of a member or archive at byte {position}"
         )
     return found
 

@@ -50,7 +50,7 @@ def stream_bytes() -> bytes:
     [
         (opened, b"", "found 0 bytes; it is cut off"),
         (opened, b"PAR1", "found 4 bytes"),
-        (opened, SOUND[:-1], r"expected b'PAR1' at the end, found b'.*'; it is cut off or no Parquet file"),
+        (opened, SOUND[:-1], r"expected b'PAR1' at the end, found b'.*'; the file is cut off or not a Parquet file"),
         (opened, SOUND[:-4] + b"PARE", "the file is encrypted, and its footer too; decrypt it"),
         (opened, SOUND[:-8] + b"\xff\xff\xff\x7f" + SOUND[-4:], "the footer has 2,147,483,647 bytes; expected at most"),
         (opened, SOUND[:-8] + b"\x05\x00\x00\x00" + SOUND[-4:], "the footer cannot be read"),
@@ -94,7 +94,7 @@ def test_names_of_columns_that_occur_twice_are_refused() -> None:
 
 @each(("open_file", "data"), [(opened, SOUND), (arrow, ARROW)])
 def test_an_unknown_column_is_refused_with_those_that_exist(open_file: Callable[..., GroupedRows], data: bytes) -> None:
-    with pytest.raises(UsageError, match=r"a\.\w+: has no column 'text'; expected one of 'int64', 'string'"):
+    with pytest.raises(UsageError, match=r"a\.\w+: has no column 'text'; its columns: 'int64', 'string'"):
         open_file(data, columns=["int64", "text"])
 
 

@@ -143,9 +143,9 @@ def test_a_forest_of_nothing_is_the_same_after_it_was_bytes() -> None:
 def test_a_forest_can_be_cut_nowhere() -> None:
     data = forest_of([((b"a", 1), (b"b", 2)), ((b"a", 1), (b"a", 5))], scored=True).encode()
     for size in range(len(data)):
-        with pytest.raises(RecordError, match="expected a forest of pairs"):
+        with pytest.raises(RecordError, match="the forest of near duplicates is damaged"):
             Forest.decode(data[:size])
-    with pytest.raises(RecordError, match=r"expected a forest of pairs, found \d+ other bytes"):
+    with pytest.raises(RecordError, match=r"damaged: its parts do not fit its \d+ bytes"):
         Forest.decode(data + b"\0")
 
 

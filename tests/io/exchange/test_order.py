@@ -298,9 +298,9 @@ def test_what_was_found_instead_of_a_key_is_said(value: Any, kind: str) -> None:
 
 
 def test_a_number_or_a_time_beyond_what_can_be_compared_says_so() -> None:
-    with pytest.raises(RecordError, match=r"at most 1\.797e\+308 as the key, found one of 1,025 bits"):
+    with pytest.raises(RecordError, match=r"at most 1\.797e\+308 as the key, found an integer of 1,025 bits"):
         KeyOrder().encode(2**1024)
-    with pytest.raises(RecordError, match="as the key, found one of 1,027 bits"):
+    with pytest.raises(RecordError, match="as the key, found an integer of 1,027 bits"):
         KeyOrder().encode(Decimal("1E+309"))
     with pytest.raises(RecordError, match="between the years 1 and 9999 in UTC as the key, found 0001-01-01T00:00:00"):
         KeyOrder().encode(dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))))

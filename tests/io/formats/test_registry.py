@@ -225,7 +225,7 @@ def test_two_formats_of_one_suffix_are_refused() -> None:
     [
         ("lines = its_format:Missing", "", r"lines = its_format:Missing of ledgerbeam\.formats in its-format cannot"),
         ("lines = its_format:make", "def make():\n    1 / 0\n", "ZeroDivisionError"),
-        ("word = examples.own_format:TextLines", "", "expected the format 'word', found 'lines'"),
+        ("word = examples.own_format:TextLines", "", "the entry point's name, 'word', found 'lines'"),
     ],
 )
 def test_an_entry_point_that_cannot_be_loaded_is_named(

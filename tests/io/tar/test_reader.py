@@ -191,7 +191,7 @@ def test_pairs_that_webdataset_names_otherwise_give_a_warning(tmp_path: Path, ca
         assert firsts(path) == names[:4:2]
         assert len(caplog.records) == warnings
     build_tar_index(write_tar(tmp_path / "y.tar", ["0.img.x", "0.img.y"]))
-    assert "'0.img.x' is 'x' of sample '0.img' here, but 'img.x' of sample '0' in webdataset" in caplog.text
+    assert "'0.img.x' is read as 'x' of sample '0.img', by webdataset as 'img.x' of sample '0'" in caplog.text
 
 
 def test_a_name_that_is_not_utf_8_is_named_by_the_error_of_its_json_value() -> None:

@@ -184,7 +184,7 @@ def test_shards_that_lit_cannot_tell_apart_are_refused(workspace: Workspace) -> 
         (workspace.root / "in" / folder / "a.tar").write_bytes(encode_tar([Sample(folder, {"cls": b"1"})])[0])
     command = ("convert", "in/**/*.tar", "--output", "out", "--to", "tar", "--ledger", "L")
     assert workspace.run(*command).status == 0
-    workspace.run("publish", "L", "--as", "lit", status=2, err="a second shard of its name")
+    workspace.run("publish", "L", "--as", "lit", status=2, err="a second shard of this name")
     publish(workspace, "webdataset")
     assert [s.key for s in open_wids(str(workspace.root / "out/wids.json"))[:]] == ["x", "y"]
 

@@ -456,7 +456,7 @@ def test_a_column_that_the_first_files_lack_is_refused_before_the_job_begins(wor
             "convert", "[a-d].*", "--output", "out", "--to", "jsonl", "--columns", "int64,nope", *options
         )
         assert ran.status == 2
-        assert "a.parquet: has no column 'nope'; expected one of 'int64', 'string'" in ran.err
+        assert "a.parquet: has no column 'nope'; its columns: 'int64', 'string'" in ran.err
     assert not (workspace.root / "out").exists()
     assert not (workspace.root / ".ledgerbeam").exists()
     for name in ("c", "d"):  # what some of the files have is read: each of the others fails

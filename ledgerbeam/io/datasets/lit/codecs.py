@@ -217,19 +217,19 @@ def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
     table_at = _HEAD + int.from_bytes(data[1:9], "big")
     runs_at = table_at + int.from_bytes(data[9:17], "big")
     if runs_at > len(data):
-        raise ValueError(f"expected a shape and a table that end by byte {len(data)}, found {runs_at}")
+        raise ValueError(f"expected a shape and a table that end by byte {len(data)}, found their end at {runs_at}")
     shape = _array(data[_HEAD:table_at], np.dtype("<u8"), "shape").tolist()
     table = _array(data[table_at:runs_at], dtype, "table")
     rows = _array(data[runs_at:], runs_dtype, "runs")
     if len(rows) % 2 or len(shape) > 32:
-        raise ValueError(f"expected pairs of numbers and at most 32 dimensions, found {len(rows)} and {len(shape)}")
+        raise ValueError(f"expected pairs of numbers (found {len(rows)}) and at most 32 dimensions (found {len(shape)})")
     numbers, counts = rows.reshape(2, -1)
     if (size := math.prod(shape)) > most:
         raise ValueError(f"expected at most {most} values, found the shape {shape}; pass most= to decode more")
     if int(numbers.max(initial=0)) >= max(len(table), 1) or (len(numbers) and not len(table)):
-        raise ValueError(f"expected numbers below {len(table)}, the size of the table, found {numbers.max()}")
+        raise ValueError(f"expected positions in a table of {len(table)} values, found position {numbers.max()}")
     if int(counts.max(initial=0)) > size or int(counts.sum(dtype=np.uint64)) != size:
-        raise ValueError(f"expected runs of {size} values in all for the shape {shape}, found another number")
+        raise ValueError(f"expected runs of {size} values in all for the shape {shape}, found more or fewer values")
     return np.repeat(table[numbers], counts.astype(np.int64)).reshape(shape)
 
 
@@ -303,7 +303,7 @@ class _Segmentation:
                 f"expected labels of shape (height, width) in {self.dtype}, found {array.dtype} of shape {array.shape}"
             )
         if self.bits == 24 and int(array.max()) >> 24:
-            raise ValueError(f"expected labels below {2**24}, found {array.max()}; seg32 holds them")
+            raise ValueError(f"expected labels below {2**24}, found {array.max()}; use seg32 for these")
         if self.bits > 16:
             channels = array.astype(">u4").view(np.uint8).reshape(*array.shape, 4)
             array = np.ascontiguousarray(channels[:, :, 1:] if self.bits == 24 else channels)

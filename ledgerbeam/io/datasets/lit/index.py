@@ -252,8 +252,8 @@ def _missing_reason(members: Sequence[Members], modalities: Sequence[str]) -> st
     for name in modalities:
         if not counts[name]:
             return f"has no modality {name!r}; expected one or more of {', '.join(+counts)}"
-    found = ", ".join(f"{name} in {counts[name]:,}" for name in modalities)
-    return f"has no sample with all of these modalities: {found}; read fewer at once"
+    found = ", ".join(f"{name} in {counts[name]:,} samples" for name in modalities)
+    return f"has no sample with all of these modalities: {found}; read fewer modalities"
 
 
 def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo) -> NDArray[np.int64]:
@@ -265,7 +265,7 @@ def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo
         if size <= known[-1]:
             raise IndexMismatchError(
                 f"{shard.url}: expected a member at byte {known[-1]}, as in the index, found the end of the shard at "
-                f"byte {size}; write the stale file of the two again"
+                f"byte {size}; write the index again, or the shard if it was truncated"
             )
     bounds = np.append(known, size)
     return bounds[np.searchsorted(bounds, places, "right")]
@@ -338,7 +338,7 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
     for name in names:
         base = posixpath.basename(name)
         if base in seen or set(name) & set("{},\\"):
-            found = "a second shard of its name" if base in seen else "with a brace, comma or backslash"
+            found = "a second shard of this name" if base in seen else "with a brace, comma or backslash"
             raise UsageError(f"{root}: expected shards with different base names, found {name!r}, {found}; rename it")
         seen.add(base)
     patterns = collapse_names(names)

@@ -103,7 +103,7 @@ class MegatronFormat:
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Raise SourceError: the bytes do not show where documents end, only the index does."""
         del data, span
-        raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out")
+        raise SourceError(f"{url}: --pack reads sources without their .idx, but Megatron's need it; leave --pack out")
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
         """Raise SourceError, as `split`."""
@@ -237,7 +237,7 @@ class MegatronDocuments:
         for begin, end in bounds:
             if not 0 <= begin <= end <= len(self._reader):
                 raise self._reader.index.mismatch(
-                    f"expected documents of the sequences [0, {len(self._reader)}), found one of [{begin}, {end})"
+                    f"expected documents in sequences [0, {len(self._reader)}), found a document in [{begin}, {end})"
                 )
         sequences = iter(self._reader.read_many([at for begin, end in bounds for at in range(begin, end)]))
         return [

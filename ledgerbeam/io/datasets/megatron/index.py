@@ -190,7 +190,7 @@ class MegatronIndex:
             length, begin, end = (int.from_bytes(part, "little", signed=True) for part in self._read(spans))
             end += length * layout.dtype.itemsize
         if (begin, end) != (0, size):
-            raise self.mismatch(f"expected sequences that fill bytes [0, {size}), found [{begin}, {end})")
+            raise self.mismatch(f"expected sequences that fill bytes [0, {size}), found them in [{begin}, {end})")
 
     def check_documents_end(self) -> None:
         """Check that the first document starts at sequence 0, and the last document ends with the last sequence."""
@@ -225,8 +225,8 @@ class MegatronIndex:
             at = int(wrong.argmax())
             begin = place if at == 0 else int(ends[at - 1])
             raise self.mismatch(
-                f"expected sequence {first + at} at byte {begin}, found {rows.lengths[at]} tokens at byte "
-                f"{rows.pointers[at]}"
+                f"expected sequence {first + at} at byte {begin}, found it at byte {rows.pointers[at]} with "
+                f"{rows.lengths[at]} tokens"
             )
         return int(ends[-1])
 

@@ -40,9 +40,9 @@ def compat_slice(
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:
-        raise UsageError(f"{part} has a step of {step}; Megatron's slices are contiguous. Leave compat out")
+        raise UsageError(f"{part} has a step of {step}; compat=True, as Megatron, allows only step 1. Leave compat out")
     if start >= len(lengths):
-        raise IndexError(f"{part} begins at the end of {len(lengths)} sequences; Megatron refuses it, too")
+        raise IndexError(f"{part}: expected a start below {len(lengths)}, the number of sequences, as in Megatron")
     cuts = [0, *np.cumsum(lengths[part], dtype=np.int64).tolist()]
     first = int(pointers[start])
     return first, first + cuts[-1] * width, cuts if len(cuts) > 1 else [0, 0]
@@ -272,7 +272,7 @@ class MegatronReader:
             size = stat(self.url, self.options).size if self._size is None else self._size
             start, stop = compat_part(pointer, count, offset, length, width=width, size=size)
             if (stop - start) % width:
-                raise self.index.mismatch(f"expected whole tokens up to the end, found {size} bytes of data")
+                raise self.index.mismatch(f"expected whole tokens of {width} bytes, found a .bin of {size} bytes")
         else:
             wanted = count - offset if length is None else length
             if not (0 <= offset <= count and 0 <= wanted <= count - offset):

@@ -205,7 +205,7 @@ class MegatronBuilder:
         places = np.asarray(ends, np.int64)
         if np.diff(places, prepend=0).min(initial=0) < 0 or (places[-1] if len(places) else 0) != len(sizes):
             found = places[:9].tolist()
-            raise self._error_at(f"expected documents to end in order, the last at {len(sizes)}, found {found}")
+            raise self._error_at(f"expected documents to end in order, the last at {len(sizes)}, found ends {found}")
         before = len(self._lengths)
         self._add(values, sizes, modes)
         self._ends.frombytes((places + before).tobytes())

@@ -350,7 +350,7 @@ def test_an_index_that_is_older_than_a_shard_is_refused(root: str) -> None:
     samples = [Sample(f"d/k{number:04d}", {"info.json": b"{}"}) for number in range(7, 40)]
     shard.write_bytes(shard.read_bytes().rstrip(b"\0") + bytes(512) + encode_tar(samples, group="key")[0])
     os.utime(shard, (moment + 10, moment + 10))
-    found = "expected it to be newer than its source, found it 10.000 s older. Write this index again"
+    found = "expected a file newer than its source, found one 10.000 s older. Write this index again"
     with pytest.raises(IndexMismatchError, match=f"train.idx.json does not fit .*train_0001.tar: {found}"):
         LitDataset(root, modalities=["info.json"])
 

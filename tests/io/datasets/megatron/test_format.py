@@ -93,7 +93,7 @@ BAD_ENTRIES = {
     "documents-begin-late": (index(documents=(1, 1, 3)), "expected documents from sequence 0 to 3"),
     "documents-end-early": (index(documents=(0, 1, 2)), "expected documents from sequence 0 to 3"),
     "documents-end-late": (index(documents=(0, 1, 2**62)), "expected documents from sequence 0 to 3"),
-    "first-pointer": (index(pointers=(4, 12, 20)), r"fill bytes \[0, 36\), found \[4, 36\)"),
+    "first-pointer": (index(pointers=(4, 12, 20)), r"fill bytes \[0, 36\), found them in \[4, 36\)"),
     "last-pointer": (index(pointers=(0, 12, 24)), r"found \[0, 40\)"),
     "negative-pointer": (index(pointers=(0, 12, -20)), r"found \[0, -4\)"),
     "last-length": (index(lengths=(3, 2, 5)), r"found \[0, 40\)"),
@@ -387,7 +387,7 @@ def test_a_document_of_sequences_that_do_not_exist_takes_no_memory(url: str, ent
     documents = MegatronDocuments(url)
     assert documents.read_many([3])[0].as_json() == VALUES[3]
     for number in (0, 1):
-        with pytest.raises(IndexMismatchError, match=r"expected documents of the sequences \[0, 4\), found one of"):
+        with pytest.raises(IndexMismatchError, match=r"expected documents in sequences \[0, 4\), found a document in"):
             documents.read_many([number])
 
 

@@ -310,7 +310,7 @@ def test_an_index_that_is_older_than_its_shard_is_refused(shard: str) -> None:
     moment = time.time() - 100  # times in the future are not compared
     os.utime(dali_index_url(shard), (moment, moment))
     os.utime(shard, (moment + 10, moment + 10))
-    found = "expected it to be newer than its source, found it 10.000 s older. Make the index again"
+    found = "expected a file newer than its source, found one 10.000 s older. Make the index again"
     with pytest.raises(IndexMismatchError, match=f"x.idx does not fit .*x.tar: {found}"):
         DaliReader(shard)
 
