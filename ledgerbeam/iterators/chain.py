@@ -291,7 +291,7 @@ class Chain(StagedNode):
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
         del epoch  # the order of the sources is the same in each epoch
         if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: the places of its items are not known before it is read")
+            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
         return _locate(self.sources, positions)
 
 
@@ -348,7 +348,7 @@ class Repeat(StagedNode):
         del epoch  # the places of a repetition are the same in each epoch
         places = self.source.positions
         if places is None or self.times is None:
-            raise UnsupportedShapeError(f"{self!r}: the places of its items are not known before it is read")
+            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
         times, inner = np.divmod(positions, max(1, places))
         return list(zip(times.tolist(), inner.tolist(), strict=True))
 

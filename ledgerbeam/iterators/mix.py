@@ -147,7 +147,7 @@ class Mux(LabelledNode):
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
         if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: the places of its items are not known before it is read")
+            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
         if self._planned is None or self._planned[0] != epoch:
             self._planned = epoch, self._plan(epoch)
         found: dict[int, tuple[int, int]] = {}
@@ -300,7 +300,7 @@ class Mix(ItemTransform):
             (found,) = self.other.read_at(np.array([below(chance, places)], np.int64), 0)
             if found is not MISSING:
                 return found
-        raise UnsupportedShapeError(f"Mix: {_TRIES} random places of {self.other!r} had no item; keep more items in it")
+        raise UnsupportedShapeError(f"Mix: {_TRIES} random places of {self.other!r} had no item; keep more items")
 
     def _others(self) -> Iterator[Any]:
         """Yield the items of `other`: the rest of its current pass, then passes without end."""

@@ -151,7 +151,7 @@ class IteratorNode(ABC):
         Raises:
             UnsupportedShapeError: `is_positional` is False.
         """
-        raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to restrict it to")
+        raise UnsupportedShapeError(f"{self._name}: its items have no fixed order, so a Slice cannot divide them")
 
     def save(self) -> State:
         """Return the state of this node and all nodes below it.
@@ -186,9 +186,7 @@ class IteratorNode(ABC):
         Raises:
             UnsupportedShapeError: `self.positions` is None.
         """
-        raise UnsupportedShapeError(
-            f"{self._name}: the places of its items are not known before it is read; iterate over it instead"
-        )
+        raise UnsupportedShapeError(f"{self._name}: its items have no known places; iterate over it instead")
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         """Read the items at places of a pass, with `MISSING` for a place without an item.

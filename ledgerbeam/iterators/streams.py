@@ -133,7 +133,7 @@ class Tar(Manifest):
         if not is_pipe(url):
             self._kind = recognize(url, [self._kind]).in_one_pass()
             if not isinstance(self._kind, TarFormat):
-                raise UsageError(f"{url}: expected the name of a tar archive; read {self._kind.name} with Manifest")
+                raise UsageError(f"{url}: expected a tar archive, found {self._kind.name}; read that with Manifest")
 
     def records(self) -> Iterator[Any]:
         return stream_each(self.url, self.options, self._kind, self._listed())

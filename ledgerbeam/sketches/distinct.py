@@ -130,4 +130,4 @@ def _read_distinct(data: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint8] |
         if len(coupons) and ((coupons[1:] <= coupons[:-1]).any() or (coupons >> np.uint32(26)).min() == 0):
             raise ValueError("expected values in ascending order")
         return coupons, None
-    raise ValueError(f"expected {_REGISTERS} registers or at most {_MOST_COUPONS} values, found {len(data)} bytes")
+    raise ValueError(f"expected a sketch of distinct values, found {len(data)} bytes of another form")

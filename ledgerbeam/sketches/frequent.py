@@ -104,7 +104,7 @@ def _read_frequent(data: bytes) -> tuple[list[tuple[str, int]], int, int]:
         texts, weights = [text for text, _ in rows], [weight for _, weight in rows]
         exact = [type(number) is int and 0 < number <= LIMIT for number in [total, *weights]]
         if not all(exact) or type(offset) is not int or not 0 <= offset <= total or sum(weights) > total:
-            raise ValueError("expected positive weights that add up to at most their total")
+            raise ValueError("expected positive weights that add up to the total of the sketch or less")
         if len(set(texts)) != len(texts) or any(len(text) > _ITEM_CHARACTERS for text in texts):
             raise ValueError(f"expected different texts of at most {_ITEM_CHARACTERS} characters")
         for text in texts:

@@ -193,8 +193,8 @@ def _read_observed(data: bytes) -> tuple[_Facts, NDArray[np.float64], NDArray[np
         raise ValueError(f"expected at least {_OBSERVED.size} bytes, found {len(data)}")
     facts = _Facts()
     facts.count, facts.least, facts.greatest, parts, samples = _OBSERVED.unpack_from(data)
-    if len(data) != _OBSERVED.size + 8 * parts + 9 * samples:
-        raise ValueError(f"expected {parts} parts of a sum and {samples} samples, found {len(data)} bytes")
+    if len(data) != (size := _OBSERVED.size + 8 * parts + 9 * samples):
+        raise ValueError(f"expected a sketch of {size} bytes, by the counts at its start, found {len(data)}")
     place = _OBSERVED.size
     facts.parts = np.frombuffer(data, "<f8", parts, place).tolist()
     levels = np.frombuffer(data, np.uint8, samples, place + 8 * parts)
@@ -209,7 +209,7 @@ def _read_observed(data: bytes) -> tuple[_Facts, NDArray[np.float64], NDArray[np
     if not ((values >= facts.least) & (values <= facts.greatest)).all():  # False of NaN, too
         raise ValueError(f"expected samples from {facts.least} to {facts.greatest}")
     if not _is_sum(facts):
-        raise ValueError(f"expected a sum of {facts.count} numbers between {facts.least} and {facts.greatest}")
+        raise ValueError(f"expected a sum of {facts.count} numbers from {facts.least} to {facts.greatest}")
     return facts, values.astype(np.float64), weights
 
 

@@ -265,5 +265,5 @@ class GatheredRecords(RecordBlocks):
         name, _, urls, *_ = self._bucket.runs[run]
         file, within = divmod(number, 1 << FILE_SHIFT)
         if file >= len(urls):
-            raise RunFileError(f"{name}: expected a record of {len(urls)} files, found one of file {file}")
+            raise RunFileError(f"{name}: expected the number of a file below {len(urls)}, found {file}")
         return urls[file], within

@@ -515,7 +515,7 @@ def test_a_place_is_the_file_of_the_run_and_the_number_in_it(exchange: Exchange)
     assert records.place(0, 9) == ("/in/a", 9)
     assert records.place(3, FILE - 1) == ("/in/d", FILE - 1)
     assert records.place(3, FILE) == ("/in/e", 0)
-    with pytest.raises(RunFileError, match=r"^3\.run: expected a record of 2 files, found one of file 2"):
+    with pytest.raises(RunFileError, match=r"^3\.run: expected the number of a file below 2, found 2"):
         records.place(3, 2 * FILE)
 
 

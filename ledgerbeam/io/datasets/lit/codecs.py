@@ -222,7 +222,7 @@ def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
     table = _array(data[table_at:runs_at], dtype, "table")
     rows = _array(data[runs_at:], runs_dtype, "runs")
     if len(rows) % 2 or len(shape) > 32:
-        raise ValueError(f"expected pairs of numbers (found {len(rows)}) and at most 32 dimensions (found {len(shape)})")
+        raise ValueError(f"expected pairs of numbers, found {len(rows)}; at most 32 dimensions, found {len(shape)}")
     numbers, counts = rows.reshape(2, -1)
     if (size := math.prod(shape)) > most:
         raise ValueError(f"expected at most {most} values, found the shape {shape}; pass most= to decode more")

@@ -192,7 +192,7 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
     url = canonical_url(url)
     counts = {field: len(urls) for field, urls in shards.items()}
     if not url.endswith(".json") or not counts.get(CUTS) or len(set(counts.values())) > 1:
-        raise UsageError(f"{url}: expected a name in .json, and as many shards of each field as cuts, found {counts}")
+        raise UsageError(f"{url}: expected a .json file, and as many shards of each field as of cuts, found {counts}")
     content = {field: list(shards[field]) for field in (CUTS, *sorted(set(shards) - {CUTS}))}
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
 

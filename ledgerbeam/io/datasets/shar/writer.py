@@ -250,4 +250,4 @@ def _require_no_plain(url: str, options: Options | None) -> None:
         stat(plain, options)
     except SourceNotFoundError:
         return
-    raise UsageError(f"{plain}: expected no plain shard, which would hide {url} from readers; remove it, and its index")
+    raise UsageError(f"{plain}: this plain shard would hide {url} from readers; remove it and its index")

@@ -199,8 +199,8 @@ class DaliReader(NumberedRecords[Sample]):
         if len(wrong := np.flatnonzero((starts % BLOCK != 0) | (starts - before < BLOCK))):
             at = wrong[0]
             raise self._mismatch(
-                f"expected the content of {fields[4 * at + 3]!r} at a multiple of 512, its header before it and after "
-                f"byte {before[at]}, found it at byte {starts[at]}"
+                f"expected the content of {fields[4 * at + 3]!r} at a multiple of 512, from byte {before[at] + BLOCK} "
+                f"on, found it at byte {starts[at]}"
             )
         bounds = np.cumsum([0, *(len(row) // 4 for row in rows)])
         return _Files(bounds, before, starts, stops, fields[::4], fields[3::4])

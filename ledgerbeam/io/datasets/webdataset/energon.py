@@ -99,7 +99,7 @@ def _add(table: sqlite3.Connection, samples: list[_SampleRow], parts: list[_Part
         if kept != (number, index):
             raise RecordError(
                 f"{shards[number]}: sample {index} has the key {key!r} of sample {kept[1]} of {shards[kept[0]]}; "
-                "give each sample its own key, because Energon refuses duplicate keys, or write no sample table"
+                "Energon refuses duplicate keys: give each sample its own, or call write_energon(sample_table=False)"
             )
 
 

@@ -127,13 +127,13 @@ class ShardReader(NumberedRecords[Sample]):
         size = self._sizes[shard]
         if reader.found is not None and size not in (None, reader.found.size):
             raise IndexMismatchError(
-                f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write the stale one of "
-                "these files again"
+                f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write the file that "
+                "is out of date again"
             )
         if len(reader) != (expected := int(self._ends[shard + 1] - self._ends[shard])):
             raise IndexMismatchError(
                 f"{self.url}: expected {expected} samples in {url}, found {len(reader)} in its index {index.url}; "
-                "write the stale one of these files again"
+                "write the file that is out of date again"
             )
         # Of two threads that open a shard, both use the first reader. The last user of an evicted reader closes it.
         reader = self._open.setdefault(shard, reader)

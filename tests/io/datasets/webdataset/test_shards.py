@@ -334,7 +334,7 @@ def test_a_shard_of_another_size_is_an_error(tmp_path: Path) -> None:
     write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(6), 3))
     reader = open_wids(restated(tmp_path, 1, filesize=1))
     assert plain(reader[:3]) == plain(plain_samples(3))
-    found = r"index.json: expected .*part-001.tar to have 1 bytes, found 10240; write the stale one of these files"
+    found = r"index.json: expected .*part-001.tar to have 1 bytes, found 10240; write the file that is out of date"
     for again in (reader, pickle.loads(pickle.dumps(reader))):
         with pytest.raises(IndexMismatchError, match=found):
             again[3]
