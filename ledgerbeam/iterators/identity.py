@@ -121,7 +121,7 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
             yield from differences(was.get(key), now.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(was, (list, tuple)) and isinstance(now, (list, tuple)):
         if len(was) != len(now):
-            yield f"{path}: were {len(was)}, are {len(now)}"
+            yield f"{path}: {len(was)} in the checkpoint, {len(now)} now"
             return
         for number, (one, other) in enumerate(zip(was, now, strict=True)):
             yield from differences(one, other, f"{path}[{number}]")
@@ -132,15 +132,15 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
 def _differing_sources(was: Mapping[str, Any], now: Sequence[Any], path: str) -> Iterator[str]:
     """Yield a line for each difference between the digest of earlier sources and the descriptions of sources now."""
     if was.get("count") != len(now):
-        yield f"{path}: were {was.get('count')}, are {len(now)}"
+        yield f"{path}: {was.get('count')} in the checkpoint, {len(now)} now"
         return
     least, places = differing_places(was, now)
     if least == len(places):
-        yield from (f"{path}[{place}]: was another, is {_name_of(now[place])}" for place in places)
+        yield from (f"{path}[{place}]: was another source, is {_name_of(now[place])}" for place in places)
     elif least:
         shown = ", ".join(f"[{place}] {_name_of(now[place])}" for place in places[:_SHOWN])
         more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-        yield f"{path}: at least {least} were others among {shown}{more}"
+        yield f"{path}: at least {least} of these were others: {shown}{more}"
 
 
 def _name_of(description: Any) -> str:

@@ -300,7 +300,7 @@ class Mix(ItemTransform):
             (found,) = self.other.read_at(np.array([below(chance, places)], np.int64), 0)
             if found is not MISSING:
                 return found
-        raise UnsupportedShapeError(f"Mix: {_TRIES} random places of {self.other!r} had no item; keep more items")
+        raise UnsupportedShapeError(f"Mix: {_TRIES} random places of {self.other!r} had no item; filter it less")
 
     def _others(self) -> Iterator[Any]:
         """Yield the items of `other`: the rest of its current pass, then passes without end."""

@@ -251,5 +251,5 @@ def _take(item: Any, numbers: Sequence[Any], token: Token) -> list[Any]:
         if not isinstance(number, int):
             raise UsageError(f"Flatten: expected the number of a piece in the token, found {number!r}")
         if not 0 <= number < len(pieces):
-            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; its pieces: {len(pieces)}")
+            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; it has {len(pieces)}")
     return [pieces[number] for number in numbers]

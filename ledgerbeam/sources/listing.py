@@ -304,7 +304,7 @@ def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
         left = status["sources"]
         raise LedgerError(
             f"{outputs.shown}: the job is not complete. Its sources: {left['complete']:,} complete, {left['open']:,} "
-            f"open, {left['failed']:,} failed; finish that job, then run this again"
+            f"open, {left['failed']:,} failed; finish that job, then run this one again"
         )
 
 

@@ -381,7 +381,7 @@ def test_a_state_of_five_thousand_sources_is_small_and_goes_on_where_it_was(tmp_
     graph = chain(links)
     graph.load_state_dict(state)
     assert len(list(graph)) == 10_000 - 7_001
-    with pytest.raises(CheckpointMismatchError, match=r"sources\[4321\]: was another, is .*/0000\.jsonl"):
+    with pytest.raises(CheckpointMismatchError, match=r"sources\[4321\]: was another source, is .*/0000\.jsonl"):
         chain([*links[:4321], links[0], *links[4322:]]).load_state_dict(state)
 
 
@@ -396,7 +396,7 @@ def test_a_state_of_few_sources_describes_each(paths: list[str]) -> None:
 def test_a_source_that_changed_is_named(paths: list[str], number: int) -> None:
     state = saved(chain(paths))
     os.utime(paths[number], ns=(1, 1))
-    said = rf"sources\[{number}\]: was another, is {paths[number]} \(\d+ bytes of version 1\)\. Restore"
+    said = rf"sources\[{number}\]: was another source, is {paths[number]} \(\d+ bytes of version 1\)\. Restore"
     with pytest.raises(CheckpointMismatchError, match=said):
         chain(paths).load_state_dict(state)
     chain(paths).load_state_dict(state, trust_data=True)
@@ -405,7 +405,7 @@ def test_a_source_that_changed_is_named(paths: list[str], number: int) -> None:
 def test_a_source_of_another_size_is_named_though_places_are_trusted(paths: list[str]) -> None:
     state = saved(chain(paths))
     data.write_lines(Path(paths[7]), 4, first=21)
-    with pytest.raises(CheckpointMismatchError, match=r"sources\[7\]: was another, is "):
+    with pytest.raises(CheckpointMismatchError, match=r"sources\[7\]: was another source, is "):
         chain(paths).load_state_dict(state, trust_data=True)
 
 
@@ -413,20 +413,20 @@ def test_all_others_are_refused(paths: list[str], tmp_path: Path) -> None:
     state = saved(chain(paths))
     (tmp_path / "other").mkdir()
     others = [data.write_lines(tmp_path / "other" / Path(path).name, 3) for path in paths]
-    with pytest.raises(CheckpointMismatchError, match=r"sources: at least 6 were others among \[0\] .* and 25 more"):
+    with pytest.raises(CheckpointMismatchError, match=r"at least 6 of these were others: \[0\] .* and 25 more"):
         chain(others).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (lambda paths: paths[:-1], "sources: were 30, are 29"),
-        (lambda paths: [*paths, paths[0]], "sources: were 30, are 31"),
-        (lambda paths: paths[:3], "sources: were 30, are 3"),
-        (lambda paths: paths[::-1], "sources: at least 6 were others"),
+        (lambda paths: paths[:-1], "sources: 30 in the checkpoint, 29 now"),
+        (lambda paths: [*paths, paths[0]], "sources: 30 in the checkpoint, 31 now"),
+        (lambda paths: paths[:3], "sources: 30 in the checkpoint, 3 now"),
+        (lambda paths: paths[::-1], "sources: at least 6 of these were others"),
         (
             lambda paths: [paths[0], paths[20], *paths[2:20], paths[1], *paths[21:]],
-            r"sources: at least 2 were others among \[1\] .*, \[20\] ",
+            r"sources: at least 2 of these were others: \[1\] .*, \[20\] ",
         ),
     ],
     ids=["one less", "one more", "few", "another order", "two changed places"],
@@ -438,7 +438,7 @@ def test_other_lists_are_refused(paths: list[str], wanted: Any, said: str) -> No
 
 
 def test_few_are_refused_where_there_are_many(paths: list[str]) -> None:
-    with pytest.raises(CheckpointMismatchError, match="sources: were 3, are 30"):
+    with pytest.raises(CheckpointMismatchError, match="sources: 3 in the checkpoint, 30 now"):
         chain(paths).load_state_dict(saved(chain(paths[:3]), 2))
 
 
@@ -455,7 +455,7 @@ def test_a_chain_below_another_node_is_looked_at_too(paths: list[str]) -> None:
 def test_a_damaged_digest_is_refused(paths: list[str]) -> None:
     state = saved(chain(paths))
     state["graph"]["sources"]["sources"] = {"all": "x"}
-    with pytest.raises(CheckpointMismatchError, match="sources: at least 6 were others"):
+    with pytest.raises(CheckpointMismatchError, match="sources: at least 6 of these were other"):
         chain(paths).load_state_dict(state)
 
 

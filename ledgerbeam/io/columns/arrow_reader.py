@@ -286,7 +286,7 @@ class _Table:
     def table(self, field: int) -> _Table:
         """Return the table in a field."""
         if not (at := self._place(field)):
-            raise ValueError(f"expected a table in field {field}, found none")
+            raise ValueError(f"expected a FlatBuffers table in field {field}, found none")
         return _Table(self._data, at + self._read("<I", at))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:

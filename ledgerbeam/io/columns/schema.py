@@ -393,7 +393,7 @@ def _type_of(found: Mapping[str, Any], where: str) -> pa.DataType:
     try:
         return make(found, where)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: no type {name}: {error}") from error
+        raise UsageError(f"{where}: the type {name} is not valid: {error}") from error
 
 
 def _struct_of(found: Mapping[str, Any], where: str) -> pa.DataType:

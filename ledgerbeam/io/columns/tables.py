@@ -194,7 +194,7 @@ def _cast_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     try:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise MisfitError(expected, f"one of {column.type} with other values ({error})", path) from None
+        raise MisfitError(expected, f"one of {column.type} with values that do not fit ({error})", path) from None
 
 
 def _is_kin(found: pa.DataType, expected: pa.DataType) -> bool:

@@ -117,7 +117,7 @@ class ContentReader(RangeReader):
             points = stat(self._points.url, self.options)
             if is_older(points, source):
                 seconds = (source.modified_ns - points.modified_ns) / 1e9
-                raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older than it")
+                raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older than the file")
 
     def close(self) -> None:
         """Close both files and drop the kept segments."""
@@ -338,11 +338,11 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
         )
     table = (end if length <= len(end) else source.read(size - length, size))[-length:-_FOOTER]
     if int.from_bytes(table[:4], "little") != _MAGIC_HEADER or int.from_bytes(table[4:8], "little") != length - _HEADER:
-        raise _damaged(source.url, f"no frame that holds it at byte {size - length:,}")
+        raise _damaged(source.url, f"no skippable frame of its size at byte {size - length:,}")
     sizes = np.frombuffer(table, "<u4", offset=_HEADER).reshape(count, entry // 4)[:, :2].astype(np.int64)
     ends = np.cumsum(sizes, axis=0)
     if count and int(ends[-1, 0]) != size - length:
-        found = f"frames of {int(ends[-1, 0]):,} bytes before its beginning at byte {size - length:,}"
+        found = f"frames of {int(ends[-1, 0]):,} bytes in total before its beginning at byte {size - length:,}"
         raise _damaged(source.url, found)
     kept = np.flatnonzero(sizes[:, 1])  # empty frames contain no records
     begins = ends - sizes

@@ -181,13 +181,11 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
         raise points_mismatch(points, source, f"expected a gzip file of {compressed:,} bytes, found {source.size:,}")
     windows_at = _HEADER.size + count * np.dtype(_POINT).itemsize
     if windows_at > size:
-        raise points_mismatch(points, source, f"expected {count:,} points, found {size:,} bytes")
+        raise points_mismatch(points, source, f"expected {windows_at:,} bytes or more for its points, found {size:,}")
     found = np.frombuffer(points.read(_HEADER.size, windows_at), _POINT)
     has_window = found["has_window"] != 0
-    if size != windows_at + int(has_window.sum()) * window:
-        raise points_mismatch(
-            points, source, f"expected {int(has_window.sum()):,} windows of {window:,} bytes, found {size:,} bytes"
-        )
+    if size != (whole := windows_at + int(has_window.sum()) * window):
+        raise points_mismatch(points, source, f"expected {whole:,} bytes by its table of points, found {size:,}")
     windows = np.where(has_window, windows_at + (np.cumsum(has_window) - 1) * window, -1)
     limit = max(compressed, total) + 1
     if (found["place"] > limit).any() or (found["start"] > limit).any() or (found["bits"] > 7).any():

@@ -269,9 +269,9 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
     if len(data) < _TRAILER.size or data[-len(MAGIC) :] != MAGIC:
         raise damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")
     start, found, records, of, checksum, _ = _TRAILER.unpack(data[-_TRAILER.size :])
-    if (found, start) != (buckets, size - tail_bytes(buckets)):
+    if (found, start) != (buckets, place := size - tail_bytes(buckets)):
         raise damaged(
-            url, f"expected a footer of {buckets:,} buckets in {size:,} bytes, found one of {found:,} at byte {start:,}"
+            url, f"expected a footer of {buckets:,} buckets at byte {place:,}, found one of {found:,} at byte {start:,}"
         )
     footer = data[len(data) - tail_bytes(buckets) : -_TRAILER.size]
     if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][: _HEAD.size]) != checksum:
@@ -280,7 +280,7 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
     if int(entries["records"].sum()) != records:
         raise damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
     if of != mark:
-        raise damaged(url, "it is an older copy, or a copy of another file: another task has written it")
+        raise damaged(url, "another task has written it: it is an older copy, or a copy of another file")
     return entries
 
 

@@ -119,7 +119,7 @@ def _require_one_meaning(name: str) -> None:
         if (other := next((url for url in matches if url != name), None)) is not None:
             raise UsageError(
                 f"{name}: expected a pattern or the name of one file. A file has this name, but as a pattern it also "
-                f"matches other files, such as {other}; rename the first, or name all files in a list: "
+                f"matches other files, such as {other}; rename {name}, or name all files in a list: "
                 "--sources-from FILE"
             )
 
@@ -261,7 +261,7 @@ def _stat_file(url: str, is_wanted: Callable[[str], bool]) -> os.stat_result | N
             return None
         if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
             raise SourceNotFoundError(
-                f"{url}: expected a file, found a link to {os.readlink(url)}, which is missing; repair or remove it"
+                f"{url}: expected a file, found a link to {os.readlink(url)}, which is missing; repair the link"
             ) from error
         raise storage_error(error, url, "read") from error
     became_folder = stat_modes.S_ISDIR(found.st_mode)  # since its parent was read

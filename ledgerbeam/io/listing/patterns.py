@@ -205,7 +205,7 @@ def files_of_folders(pattern: str) -> str:
     if is_local(text) and may_vary(text) and os.path.lexists(text):
         raise UsageError(
             f"{pattern}: expected a folder without *, ?, [ and braces in its name, which would be read as a pattern, "
-            f"found {text}; rename it"
+            f"found {text}; rename this folder"
         )
     return f"{text}/*"
 

@@ -130,8 +130,8 @@ def require_lines(head: bytes, url: str) -> None:
     """
     if _ONE_ARRAY.match(head) and _JSON_NAME.search(url.rpartition("/")[2]):
         raise SourceError(
-            f"{url}: expected JSON lines, found one JSON array; {_ONE_LINE_EACH}. If it is one record, give it a name "
-            "that ends with .jsonl"
+            f"{url}: expected JSON lines, found one JSON array; {_ONE_LINE_EACH}. If the array is one record, give "
+            "the file a name that ends with .jsonl"
         )
 
 

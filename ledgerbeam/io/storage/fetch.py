@@ -36,7 +36,7 @@ _WHOLE, _PAST_THE_END = 200, 416  # HTTP status of a response
 _SILENT_SECONDS = 60.0
 
 _PIECE = 1 << 20  # bytes of a response body in one read
-_REMEDY = "read it from its beginning, as a stream, or copy it to a store that does, or to a local disk"
+_REMEDY = "read it from its beginning, as a stream, or copy it to a store with byte ranges, or to a local disk"
 
 
 def fetch_many(

@@ -183,7 +183,7 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
     """Raise RecordError unless a reader finds the same samples. They are numbered from `first` on."""
     for position in range(1, len(outlines)):
         if outlines[position].key == outlines[position - 1].key:
-            found = f"has the key of the one before, {outlines[position].key!r}, and would be read as a part of it"
+            found = f"has the key of the sample before, {outlines[position].key!r}, and would be read as a part of it"
             raise _error(position, found, "expected another key", "Give each sample its own key, in a function")
     rules: list[Grouping] = ["key", "auto"] if group == "auto" else [group]
     for position, (key, extensions) in enumerate(outlines):
@@ -269,7 +269,7 @@ class TarWriter:
             raise RecordError(f"{self.url}: {error}") from error
         if sample.key == self._key:
             raise RecordError(
-                f"{self.url}: sample {self.count} ({sample.key!r}) has the key of the one before; expected another key"
+                f"{self.url}: sample {self.count} ({sample.key!r}) has the key of the sample before; use another"
             )
         start = self.size
         self._write(data)

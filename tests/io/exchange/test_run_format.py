@@ -192,7 +192,7 @@ def entry(**fields: int) -> Any:
         (
             footer(bytes(56 * 3), 8, 3, 0),
             8 + 56 * 3 + 64,
-            "expected a footer of 2 buckets in 240 bytes, found one of 3 at byte 8",
+            "expected a footer of 2 buckets at byte 64, found one of 3 at byte 8",
         ),
         (footer(bytes(56), 8, 1, 0), 8 + 56 + 64, "expected a footer of 2 buckets"),
         (footer(bytes(56 * 2), 9, 2, 0), 8 + 56 * 2 + 64, "found one of 2 at byte 9"),

@@ -331,7 +331,7 @@ def test_samples_of_two_members_have_the_index_of_energon(tmp_path: Path) -> Non
         (Sample("a", {"": b""}), "the extension ''"),
         (Sample("a", {"x/y": b""}), "the extension 'x/y'"),
         (Sample("a", {"x": "text"}), "has str under 'x'; expected bytes"),  # type: ignore[arg-type]
-        (Sample("first", {"y": b""}), "the key of the one before"),
+        (Sample("first", {"y": b""}), "the key of the sample before"),
         (Sample(".hidden", {"x": b""}), "would be read back as None"),
         (Sample("__m__/a", {"x": b""}), "would be read back as None"),
         (Sample("a", {"b.x": b"", "b.y": b""}), "would be read back as"),

@@ -289,7 +289,7 @@ def test_neighbours_of_one_key_cannot_be_one_archive(corpus: Workspace) -> None:
     (corpus.root / "in/one.tar").write_bytes(data)
     write_index(str(corpus.root / "in/one.tar.idx"), offsets)
     materialize(corpus, "twice_each", to="tar", status=3)
-    assert "has the key of the one before" in corpus.run("ledger", "failures", "L").out
+    assert "has the key of the sample before" in corpus.run("ledger", "failures", "L").out
 
 
 def test_status_cannot_ask_for_changes_of_a_graph(corpus: Workspace) -> None:

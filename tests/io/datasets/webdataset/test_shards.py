@@ -105,7 +105,7 @@ def test_a_body_that_raises_leaves_full_shards_and_nothing_of_the_one_in_work(tm
     ("sample", "found"),
     [
         (Sample("a", {"jpg": b"", "JPG": b""}), "sample 1 .'a'. has the extensions jpg, JPG; expected lower case"),
-        (Sample("first", {"txt": b""}), "sample 1 .'first'. has the key of the one before"),
+        (Sample("first", {"txt": b""}), "sample 1 .'first'. has the key of the sample before"),
         (Sample("a.b", {"txt": b""}), "sample 1 .'a.b': txt. would be read back as .'a'"),
         (Sample("a", {"txt": "text"}), "sample 1 .'a'. has str under 'txt'; expected bytes"),  # type: ignore[arg-type]
         (Sample("__m__/x", {"txt": b""}), "sample 1 .'__m__/x': txt. would be read back as None"),
