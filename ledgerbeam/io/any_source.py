@@ -228,7 +228,7 @@ def index_source(
             kind.check_index(kind.index_file(source.url, where, storage_options), source)
             return place
     if not kind.is_indexable:
-        raise NotIndexableError(f"{source.url}: a {kind.name} file has its own index; leave this file out")
+        raise NotIndexableError(f"{source.url}: a {kind.name} file needs no other index; leave this file out")
     with SourceWatch([source]):
         offsets = build_index(source.url, storage_options, configured=formats, listed=source)
         points = seek_points_of(source.url, place, offsets, storage_options, source)

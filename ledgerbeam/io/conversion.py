@@ -53,7 +53,7 @@ def to_row(record: Any) -> list[Any]:
     if not isinstance(record, Sample):
         return [json_value(record)]
     if KEY in record:
-        raise RecordError(f"a sample with a member {KEY!r} cannot be a row, since this column has the key; rename it")
+        raise RecordError(f"a sample with a member {KEY!r} cannot be a row: this column has the key; rename the member")
     require_text(record)
     return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 

@@ -135,7 +135,7 @@ class OrderedNode(IteratorNode):
                     yield tokens[place : place + len(items)], items
                     place += len(items)
                 if place != len(block):
-                    raise UsageError(f"{self!r}: expected {len(block)} items, one for each number, found {place}")
+                    raise UsageError(f"{self!r}: expected an item for each number ({len(block)}), found {place}")
                 size = min(2 * size, largest)
         self.release()
 

@@ -163,7 +163,7 @@ class SourceKind(ABC):
             ChangedSourceError: The source changed since it was listed.
         """
         raise UnsupportedShapeError(
-            f"{source.url}: {type(self).__name__} is read by position; it has no {kind.name} stream"
+            f"{source.url}: {type(self).__name__} is read by position, not as a stream of {kind.name}"
         )
 
 

@@ -169,7 +169,7 @@ def test_a_reader_that_returns_fewer_items_is_told() -> None:
             return super().read_many(indices)[:-1]
 
     graph = Records(Short(100), "short")
-    with pytest.raises(UsageError, match=r"expected 1 items, one for each number, found 0"):
+    with pytest.raises(UsageError, match=r"expected an item for each number \(1\), found 0"):
         list(graph)
 
 

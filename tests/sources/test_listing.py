@@ -448,7 +448,7 @@ def test_a_look_adds_the_times_of_the_files_and_keeps_the_source(tmp_path: Path)
 
 def test_what_is_read_by_position_has_no_stream() -> None:
     source = Source("/data/a.jsonl", 3, "7")
-    with pytest.raises(UnsupportedShapeError, match=r"/data/a\.jsonl: PackedFiles .* no jsonl stream"):
+    with pytest.raises(UnsupportedShapeError, match=r"/data/a\.jsonl: PackedFiles .* a stream of jsonl"):
         PackedFiles(FileSources()).open_stream(source, JsonlFormat())
 
 

@@ -55,7 +55,7 @@ def _footer_bytes(content: Content, url: str) -> bytes:
     if begin < len(_MAGIC) or length > _MOST_FOOTER:
         raise SourceError(
             f"{url}: by its last bytes, the footer has {length:,} bytes; expected at most "
-            f"{min(size - _FOOTER_END - len(_MAGIC), _MOST_FOOTER):,}. It is damaged, write it again"
+            f"{min(size - _FOOTER_END - len(_MAGIC), _MOST_FOOTER):,}. The file is damaged, write it again"
         )
     return data[begin - start :] if begin >= start else content.read(begin, start) + data
 

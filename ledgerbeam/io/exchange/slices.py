@@ -452,7 +452,7 @@ class Partition:
         try:
             found = [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
             if len(found) != self.buckets - 1 or any(one >= other for one, other in pairwise(found)):
-                raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,} in any")
+                raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,} or disorder")
         except (ValueError, TypeError, zlib.error) as error:
             raise LedgerDamagedError(f"the cuts between the buckets of this job cannot be decoded: {error}") from error
         return found

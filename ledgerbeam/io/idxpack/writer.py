@@ -164,7 +164,7 @@ def _keys(url: str, collections: Sequence[Collection]) -> list[bytes]:
         if key in keys[:number]:
             raise UsageError(
                 f"{url}: collections {keys.index(key)} and {number} have the same role, kind and source_spec; "
-                "they are found by these, so one must differ"
+                "these identify a collection, so change one"
             )
     return keys
 

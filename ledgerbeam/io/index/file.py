@@ -328,7 +328,7 @@ class IndexLocation:
         if self.rule == "lhotse":
             path = rest.lstrip("/")
             if ".." in path.split("/"):
-                raise UsageError(f"{source}: its index would be outside {self.root}; use the rule 'scheme'")
+                raise UsageError(f"{source}: its index would be outside {self.root}; give --index-rule scheme")
             return beside(f"{root}/{path}", INDEX_ENDING)
         name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
         return f"{root}/{name}{INDEX_ENDING}"

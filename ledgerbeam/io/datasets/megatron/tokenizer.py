@@ -36,7 +36,7 @@ class ByteTokenizer:
     def eod(self, name: str | None) -> int:
         """Return 256; raises UsageError if a name was given, since bytes have no names."""
         if name is not None:
-            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names; leave it out, documents end with 256")
+            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names; leave --eod out: 256 ends documents")
         return 256
 
     def encode(self, text: str) -> TextTokens:
