@@ -334,7 +334,7 @@ class IteratorNode(ABC):
         for _, item in pairs:
             yield item
             if self._run is not run:
-                raise UsageError(f"{self._name}: another pass has ended this iterator; use the newest one")
+                raise UsageError(f"{self._name}: another pass has ended this iterator; use the newest iterator")
 
     def _check_graph(self) -> None:
         seen: set[int] = set()

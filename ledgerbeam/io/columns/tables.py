@@ -85,7 +85,7 @@ class TableMaker:
         if found is None:
             raise RecordError(
                 f"{place}the records from {first} fit the schema one by one, but not together: for example, a "
-                "dictionary has more values than its indices can count. Use a smaller --task-bytes, or a wider --schema"
+                "dictionary has too many values for its indices. Use a smaller --task-bytes or wider types in --schema"
             )
         number, misfit = found
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")

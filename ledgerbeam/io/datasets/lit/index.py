@@ -317,7 +317,7 @@ def write_lit_metadata(
             if (count := _count_samples(found)) != shard.records:
                 raise SourceError(
                     f"{join_url(root, shard.name)}: expected {shard.records:,} samples, as listed, found {count:,} "
-                    "keys. A key ends at the first dot of a base name; give each sample a name that differs before it"
+                    "keys. A key ends at the first dot of a base name; make the names differ before that dot"
                 )
             index[posixpath.basename(shard.name)] = found
         urls.append(join_url(root, index_name(name)))

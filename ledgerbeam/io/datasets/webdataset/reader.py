@@ -309,7 +309,7 @@ def _component(component: dict[str, Any], where: str, url: str, options: Options
     target = join_url(posixpath.dirname(url), source)
     content = _load(target, options)
     if "source_url" in content or "datasets" in content:
-        raise SourceError(f"{where}: {target} refers to further indexes; list their shards in it, as wids requires")
+        raise SourceError(f"{where}: {target} refers to further indexes; list their shards in this index instead")
     return _shards(content, target)
 
 
