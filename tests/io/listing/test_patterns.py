@@ -137,7 +137,7 @@ def test_the_name_of_the_working_folder_is_no_pattern(
     monkeypatch.chdir(here)
     for pattern in ("*.jsonl", "./c.jsonl", "file:c.jsonl", "sub/**/*"):
         for act in (canonical_pattern, parse, fixed_part):
-            with pytest.raises(UsageError, match=f"found {re.escape(str(here))}; rename it, or list the files"):
+            with pytest.raises(UsageError, match=f"found {re.escape(str(here))}. Rename this folder"):
                 act(pattern)
     assert canonical_pattern("a.jsonl") == f"{here}/a.jsonl"
     assert parse("a.jsonl").is_plain

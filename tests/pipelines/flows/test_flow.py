@@ -63,7 +63,7 @@ def test_paths_are_below_the_folder_of_the_file(
 def test_the_name_of_the_files_folder_is_no_pattern(folder: Path) -> None:
     """It would match the files of another one."""
     (folder / "run[1]").mkdir()
-    with pytest.raises(UsageError, match=r"run\[1\]; rename it, or list the files"):
+    with pytest.raises(UsageError, match=r"run\[1\]\. Rename this folder, list the files"):
         flow_of(folder / "run[1]", f'root = "r"\n{FIRST}')
 
 

@@ -176,7 +176,7 @@ def test_results_that_fit_columns_one_by_one_but_not_together_fail_their_task(on
     assert failed.reason == "RecordError"
     assert failed.error.startswith("/data/books.v1.jsonl")
     assert "fit the schema one by one, but not together" in failed.error
-    assert failed.error.endswith("Give a --schema with a wider type, or use smaller --task-bytes")
+    assert failed.error.endswith("Use a smaller --task-bytes or wider types in --schema")
 
 
 def given_by(record: Any) -> Any:
