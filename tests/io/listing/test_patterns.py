@@ -144,6 +144,6 @@ def test_the_name_of_the_working_folder_is_no_pattern(
     assert canonical_pattern("../run1/*.jsonl") == f"{tmp_path}/run1/*.jsonl"
     assert canonical_pattern("s3://bucket/*.jsonl") == "s3://bucket/*.jsonl"
     assert canonical_pattern(f"{tmp_path}/run[1]/*.jsonl") == f"{tmp_path}/run[1]/*.jsonl"
-    with pytest.raises(UsageError, match=r"rename it"):
+    with pytest.raises(UsageError, match=r"Rename this folder"):
         canonical_pattern("*.jsonl", "s3://bucket/run[1]")
     assert canonical_pattern("*.jsonl", f"{tmp_path}/run1") == f"{tmp_path}/run1/*.jsonl"

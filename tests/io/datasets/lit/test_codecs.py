@@ -297,9 +297,9 @@ def damaged(at: int, new: bytes) -> bytes:
         (damaged(16, b"\x05"), "a table of whole int16 values"),
         (GOLDEN_RLE[:-1], "pairs of numbers"),
         (damaged(17, b"\xff" * 8), "at most 268435456 values"),
-        (damaged(39, b"\x03"), "numbers below 3"),
+        (damaged(39, b"\x03"), "in a table of 3 values"),
         (damaged(44, b"\x04"), "runs of 6 values in all"),
-        (damaged(16, b"\x00"), "numbers below 0"),
+        (damaged(16, b"\x00"), "in a table of 0 values"),
     ],
 )
 def test_what_is_no_rle_is_an_error(data: bytes, found: str) -> None:

@@ -94,11 +94,11 @@ BAD_ENTRIES = {
     "documents-end-early": (index(documents=(0, 1, 2)), "expected documents from sequence 0 to 3"),
     "documents-end-late": (index(documents=(0, 1, 2**62)), "expected documents from sequence 0 to 3"),
     "first-pointer": (index(pointers=(4, 12, 20)), r"fill bytes \[0, 36\), found them in \[4, 36\)"),
-    "last-pointer": (index(pointers=(0, 12, 24)), r"found \[0, 40\)"),
-    "negative-pointer": (index(pointers=(0, 12, -20)), r"found \[0, -4\)"),
-    "last-length": (index(lengths=(3, 2, 5)), r"found \[0, 40\)"),
-    "negative-length": (index(lengths=(3, 2, -4)), r"found \[0, 4\)"),
-    "other-width": (index(code=5), r"found \[0, 52\)"),
+    "last-pointer": (index(pointers=(0, 12, 24)), r"found them in \[0, 40\)"),
+    "negative-pointer": (index(pointers=(0, 12, -20)), r"found them in \[0, -4\)"),
+    "last-length": (index(lengths=(3, 2, 5)), r"found them in \[0, 40\)"),
+    "negative-length": (index(lengths=(3, 2, -4)), r"found them in \[0, 4\)"),
+    "other-width": (index(code=5), r"found them in \[0, 52\)"),
 }
 
 HIDDEN = {
