@@ -414,7 +414,7 @@ def test_folders_without_end_are_an_error(web: WebServer, monkeypatch: pytest.Mo
     page = web.page
     monkeypatch.setattr(web, "page", lambda folder: b'<a href="again/">x</a>' if "again" in folder else page(folder))
     web.links = ["again/"]
-    with pytest.raises(StorageError, match=r"again/: more than 64 folders deep.*--sources-from"):
+    with pytest.raises(StorageError, match=r"again/: it is more than 64 folders deep.*--sources-from"):
         found(web, "data/**/*.jsonl")
 
 
