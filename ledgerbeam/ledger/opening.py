@@ -32,7 +32,7 @@ def open_store(
     job: str | None = None,
     run: str = "",
 ) -> LedgerStore:
-    """Open a ledger. A remote ledger is refreshed: the objects that this host has not read yet are read.
+    """Open a ledger. If it is remote, read the objects that other hosts have created since the last refresh.
 
     Args:
         url: A local path, or the URL of a folder on an object store.
@@ -125,8 +125,9 @@ def sidecar_folder(url: str) -> str:
     """Return the sidecar of a remote ledger: the local folder with this host's copy of the ledger.
 
     The sidecar is below ``$LEDGERBEAM_CACHE``, else below ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``. If
-    this is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost sidecar
-    costs only time. Raises UsageError if no such folder can be used, or another user can change a part of its path.
+    that folder is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost
+    sidecar is built again from the objects. Raises UsageError if no such folder can be used, or another user can change
+    a part of its path.
     """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
     name = f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}"

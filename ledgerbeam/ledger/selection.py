@@ -1,4 +1,4 @@
-"""Sources of a listing that have work left, looked up in the ledger page by page; and requests for audits of tasks."""
+"""Look-up of the sources of a listing that have work left, page by page; and requests for audits of tasks."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class PendingSource:
 def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
     """Return registered sources with their state in `store`, in order.
 
-    A source that another process has completed since it was found open is left out. Its entries were deleted when it
-    was completed, so it would look like a source without finished tasks.
+    A source that another process has completed meanwhile is left out: its entries were deleted, so it would look like a
+    source without finished tasks.
     """
     known = store.progress([source.id for source in sources])
     return [

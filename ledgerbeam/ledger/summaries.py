@@ -1,6 +1,6 @@
-"""Summaries of a ledger: the ordered shards of the dataset that its job has written, and merged statistics.
+"""Summaries of a ledger: the ordered shards of a dataset that its job has written, and merged statistics.
 
-Index files of formats are made from the shards.
+Formats with an index of a whole dataset make it from the shards.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class OutputShard:
 
 @dataclass(frozen=True)
 class DatasetManifest:
-    """The shards of a dataset, in the order of source URLs, then of records; see `dataset_manifest`.
+    """The shards of a dataset, ordered by source URL, then by first record in the source; see `dataset_manifest`.
 
-    Each iteration reads the ledger again; the shards are never all in memory. At its end, the iteration raises
-    `LedgerError` if sources were completed or forgotten meanwhile. Publish results only after the end.
+    Each iteration reads the ledger again; the shards are never all in memory. If sources were completed or forgotten
+    meanwhile, the iteration raises `LedgerError` at its end. So publish results only after the end.
 
     Attributes:
         root: URL that names are relative to; None if the job has no parameter ``output``.
@@ -168,8 +168,8 @@ class MergedStatistic:
 def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, MergedStatistic]:
     """Merge the statistics of all recorded tasks of a ledger. Return them by name; with `name` only this statistic.
 
-    Tasks are merged in the order of the ledger, so the result is always the same. Each task counts once, regardless of
-    retries. Replaced sources do not count.
+    Tasks are merged in a fixed order, so the result is reproducible. Each task counts once, regardless of retries.
+    Tasks of replaced sources do not count.
 
     Raises:
         LedgerDamagedError: A sketch cannot be decoded.

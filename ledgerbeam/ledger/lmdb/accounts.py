@@ -1,14 +1,14 @@
 """Accounts of recorded work: counts and statistics by task, history by time, and durations of tasks.
 
-The rows of a task are kept as long as the task counts in the totals. A task that wrote every record that it read has no
-row in `counts`: the totals have its number of records. So a ledger of millions of such tasks needs no rows. `counted`
-holds the sums of the other rows, so that they need not be added up. A row is written and deleted with the share of its
-task in the totals, in the same transaction.
+The rows of a task are kept as long as the task counts in the totals. A task is plain if it wrote exactly the records
+that it read. It has no row in `counts`: the totals have its number of records. So a ledger of millions of plain tasks
+needs no rows. The table `counted` holds the sums of all rows of `counts`. One transaction changes the rows of a task,
+these sums and the totals.
 
 History and durations are for people, not for restart: forgetting a source does not reduce them. History has a row for
-each run and each step of ten seconds in which the run recorded anything. Its size depends on the working time of runs,
-at most 1 MB a day for each run, and not on the number of tasks. Durations are counted on a logarithmic scale, eight
-steps to a doubling, so that the table stays small.
+each run and each step of ten seconds in which the run recorded anything. So its size depends on the working time of
+runs, at most 1 MB a day for each run, and not on the number of tasks. Durations are counted on a logarithmic scale,
+eight steps to a doubling, so that the table stays small.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TaskAccount(NamedTuple):
 
 
 def encode_account(leaf: Leaf) -> bytes | None:
-    """Encode the row of `counts` of a leaf; None for a plain leaf, which has no row."""
+    """Encode the row of `counts` of a leaf; None for a leaf that wrote exactly the records that it read."""
     counts = leaf.special_counts()
     if counts is None:
         return None
@@ -114,7 +114,7 @@ def decode_statistics(value: bytes) -> dict[str, Statistic]:
 
 
 def sum_parts(counts: Iterable[RecordCounts]) -> PartSums:
-    """Return the sum of counts, number by number."""
+    """Return the sum of counts, separately for each number."""
     sums = PartSums()
     for each in counts:
         for part, number in each.parts():
@@ -135,9 +135,9 @@ def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
 
 
 def require_counted(txn: Transaction, sums: PartSums) -> None:
-    """Check that the table `counted` has these sums of all rows of `counts`. Raises ValueError.
+    """Check that `sums`, added up from all rows of `counts`, equal the table `counted`. Raises ValueError.
 
-    A row with a damaged key is not found when its source is replaced or forgotten; its share then stays in `counted`.
+    They differ if a row had a damaged key when its source was replaced or forgotten: its numbers stay in `counted`.
     """
     if _counted(txn) != sums:
         raise ValueError(
@@ -181,7 +181,7 @@ def _counted(txn: Transaction) -> PartSums:
 
 
 def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
-    """Add the records of plain tasks, which have no row."""
+    """Return counts with the records of plain tasks added, which have no row."""
     plain = totals.records - sum(number for (part, _), number in counted.items() if part == "written")
     for part in ("read", "kept", "written"):
         counted[part, ""] += plain
@@ -203,7 +203,7 @@ def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
 
 
 def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield the sources with rejected records, and the nodes of the tasks that have them; see `store.LedgerStore`."""
+    """Yield source ids, each with the nodes of its tasks with rejected records; see `LedgerStore.rejected_tasks`."""
 
     def keys() -> Iterator[bytes]:
         for page in row_pages(environment, tables.COUNTS):
@@ -225,7 +225,7 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add the work of one commit to the step of `now`. The number is that of the run, or of a later control object."""
+    """Add the work of one commit to the step of `now`. `number` is that of the run, or of a later control object."""
     key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(tables.HISTORY, key)
     before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
@@ -258,7 +258,7 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 
 
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
-    """Return the ids of all runs, and columns of all rows: step, position of the run in the ids plus 1, numbers."""
+    """Return the ids of all runs, and three columns of rows: step, place of the run in the ids plus 1, and numbers."""
     runs = [tables.read_run_key(key) for key, _ in txn.rows(tables.RUNS, b"")]
     start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
@@ -279,7 +279,7 @@ def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Int
 def _summed(
     runs: list[str], steps: _Integers, places: _Integers, numbers: _Integers, order: NDArray[np.intp], *, by_step: bool
 ) -> list[HistoryRow]:
-    """Sum consecutive rows, in the given order, of the same run; with `by_step` also of the same step."""
+    """Take rows in `order`, and sum consecutive rows of the same run; with `by_step` only rows of the same step."""
     if not len(order):
         return []
     steps, places, numbers = steps[order], places[order], numbers[order]
@@ -314,7 +314,7 @@ def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
 
 
 def read_durations(txn: Transaction) -> dict[float, int]:
-    """Return the number of tasks by duration in seconds, ascending; a step includes durations within half a step."""
+    """Return the number of tasks by duration in seconds, ascending. Durations are rounded to steps of the scale."""
     found = {
         tables.DURATION_KEY.unpack(key)[0]: tables.DURATION_ROW.unpack(value)[0]
         for key, value in txn.scan(tables.DURATIONS, b"")

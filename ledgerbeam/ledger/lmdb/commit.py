@@ -51,10 +51,10 @@ def record(
 ) -> CommitChanges:
     """Record leaves, from `prepare`, then failures, in a write transaction. A failure of a finished task is ignored.
 
-    A leaf clears the failures of the tasks above it: those older than `passed`, also if they are recorded later. None
-    clears all existing failures, for commits that arrive in the order in which they were made. `again` means that the
-    leaves were recorded before and withdrawn with others: history and durations have them already. `number` is the
-    number of the run for history; None for the number of the stamp. Without `in_history`, history is not changed.
+    A leaf clears the failures of the tasks above it. With `passed`, it clears failures older than this stamp, also if
+    they are recorded later. Without it, commits arrive in order, and all existing failures are cleared. With `again`,
+    the leaves were recorded before, and are not added to history and durations again. `number` is the number of the run
+    for history, by default that of the stamp. Without `in_history`, history is not changed.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -186,7 +186,7 @@ class _SourceCommit:
         self._pass(leaf)
 
     def _pass(self, leaf: PreparedLeaf) -> None:
-        """Clear the failures of the tasks that fanned out above a leaf: a task below them has finished."""
+        """Clear the failures of the tasks that fanned out into this leaf, directly or through others."""
         for node, delta in leaf.group[1:-1]:
             if node in self._above:
                 continue
@@ -228,7 +228,7 @@ class _SourceCommit:
         return True
 
     def _compare_result(self, leaf: PreparedLeaf) -> bool:
-        """Check that a leaf that arrived again is the same leaf; return False if an error was recorded."""
+        """Check that a task that was recorded before has the same result; return False if an error was recorded."""
         row = self._row(leaf.node)
         if row is None or row[tables.DELTA.size :] == leaf.digest:
             return True
@@ -246,7 +246,7 @@ class _SourceCommit:
         return False
 
     def _compare_outputs(self, leaf: PreparedLeaf) -> bool:
-        """Check outputs against those recorded under the same names; return False if an error was recorded."""
+        """Compare outputs with the recorded outputs of the same names; return False if an error was recorded."""
         for key, row in leaf.outputs:
             known = self._rows.outputs.get(key)
             if known is None or known == row:
@@ -308,7 +308,7 @@ def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
 
 
 class PreparedLeaf:
-    """A leaf with its rows: of `outputs` in key order, of `counts` unless it is plain, and of `statistics` if any."""
+    """A leaf with its rows: of `outputs` in key order; of `counts` unless the leaf is plain; of `statistics` if any."""
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf

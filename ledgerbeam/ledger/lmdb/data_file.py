@@ -1,7 +1,7 @@
 """The data file of an LMDB environment: checks of its descriptors, and locks of the sources that are being published.
 
-LMDB knows the file by the numbers of descriptors. Other code of the process may close them. Once another file has the
-number, LMDB would write its pages into that file. So the descriptors are checked before each write.
+LMDB writes to a descriptor number. If other code of the process closes this descriptor and opens another file, that
+file gets the number, and LMDB would write its pages into it. So the descriptors are checked before each write.
 
 A worker checks whether its source was replaced, and then publishes. If the source were replaced in between, while the
 worker is stopped, its outputs would overwrite the outputs of the new content. So the worker holds a lock from before
@@ -79,7 +79,7 @@ class Replacing:
         """Lock sources.
 
         Raises:
-            BeingPublishedError: Outputs of one of them are being published: call `wait`, and try again.
+            BeingPublishedError: Outputs of one of the sources are being published: call `wait`, and try again.
             StorageError: The sources cannot be locked.
         """
         self._places = _places(sources)
@@ -175,7 +175,7 @@ class DataDescriptors:
 
 @contextlib.contextmanager
 def data_opened(path: str, flags: int) -> Iterator[int]:
-    """Open the data file in addition to the environment, and yield the descriptor."""
+    """Open the data file once more, independently of the environment, and yield the descriptor."""
     with _one_opens:
         descriptor = os.open(os.path.join(path, DATA_FILE), flags | os.O_CLOEXEC)
     try:

@@ -125,10 +125,10 @@ class Environment:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Moment]:
-        """Hold one view for a long operation; other transactions can read and write meanwhile.
+        """Yield one view for a long operation; other transactions can read and write meanwhile.
 
-        Until the view ends, the file grows with each write, and this process cannot remap it. The body must not start
-        another transaction on the environment.
+        Until the view ends, the file grows with each write, and this process cannot enlarge its memory map. The body
+        must not start another transaction on the environment.
         """
         txn = self._begin_read()
         try:
@@ -153,7 +153,7 @@ class Environment:
     def write(self, change: Callable[[Transaction], _Result]) -> _Result:
         """Run a change in one durable transaction.
 
-        The change is run again from the start after the map had to grow, so it must have no other effect.
+        If the memory map must grow, `change` runs again from the start: it must have no effect outside the transaction.
         """
         while True:
             size = 0
@@ -169,7 +169,7 @@ class Environment:
                 self._grow_map(size)
 
     def _adopt_map(self) -> None:
-        """Adopt the size of the map after another process has enlarged it."""
+        """Adopt the size of the memory map after another process has enlarged it."""
         with self.gate.alone(), translated(self.path):
             self._env.set_mapsize(0)
 
@@ -201,7 +201,7 @@ class Environment:
             self._env.close()
 
     def abandon(self) -> None:
-        """Close in a forked process. The gate was shut before the fork, so no inherited transaction is open."""
+        """Close the environment in a forked process. The fork waited for all transactions, so none is inherited."""
         self._env.close()
 
     def _find_file(self) -> tuple[int, int] | None:
@@ -212,7 +212,7 @@ class Environment:
         return found.st_dev, found.st_ino
 
     def is_in_place(self) -> bool:
-        """Return whether the path still names the open files."""
+        """Return whether the path still leads to the data file that this environment has open."""
         return self._find_file() == self._file
 
     def _check_file(self) -> None:
@@ -299,7 +299,7 @@ PAGE_ROWS = 10_000  # number of rows of a page
 def row_pages(
     environment: Environment | Moment, table: str, most_bytes: int | None = None
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield all rows of a table in key order, in pages of not much more than `most_bytes` if it is given.
+    """Yield all rows of a table in key order, in pages. A page ends at the row that reaches `most_bytes`, if given.
 
     Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. In a
     `Moment`, all pages are consistent with each other.
@@ -331,7 +331,7 @@ def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> It
 
 
 class CompletenessCheck:
-    """A check that reading a table in pages found all rows, unless something was written meanwhile."""
+    """A check that all rows were found when a table was read in pages; skipped if something was written meanwhile."""
 
     def __init__(self, table: str) -> None:
         self._table = table
@@ -339,7 +339,7 @@ class CompletenessCheck:
         self._seen = 0
 
     def add(self, txn: Transaction, rows: int) -> None:
-        """Count rows that the transaction has read; there may be none."""
+        """Add the number of rows in a page that the transaction has read."""
         self._seen += rows
         self._moment = txn.moment if self._moment is None else self._moment
 

@@ -1,8 +1,8 @@
-"""Failed tasks and worker deaths. They keep a source open, are shown to people, and decide the quarantine.
+"""Failed tasks and worker deaths. They keep a source open, are shown to people, and quarantine a task.
 
-A task that has fanned out can fail too, while the rest of its children are planned. Its failures count until a task
+A task can also fail after it has fanned out, while its other children are planned. Its failures count until a task
 below it finishes in a later run. In a remote ledger, failures, deaths and leaves arrive in any order. So each has a
-`Stamp`, and stamps alone decide: a task is failed if it has a failure that is not older than every leaf below it.
+`Stamp`, and stamps alone decide: a failure counts unless a leaf below the task has a later stamp.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PASSED = Struct("<Qd")
 
 
 class Stamp(NamedTuple):
-    """The time of a record: the number of its run, then seconds since 1970 UTC."""
+    """The time of a failure, death or leaf: the number of its run, then seconds since 1970 UTC."""
 
     number: int
     at: float
@@ -139,7 +139,7 @@ def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, 
 
 
 def still_counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
-    """Return whether a failure or death of a task counts: the task is unfinished, and has no newer leaf below it."""
+    """Return whether a failure or death of a task counts: the task is unfinished, and no leaf below it is newer."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return False
     row = txn.get(APPLIED, source + node)
@@ -149,7 +149,7 @@ def still_counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> 
 def passed_at(row: bytes) -> Stamp:
     """Return the stamp of the newest leaf below a task that fanned out, from its row.
 
-    In a local ledger, this stamp is less than any other.
+    A local ledger does not store it: the result is then the lowest stamp.
     """
     return Stamp(*PASSED.unpack_from(row, DELTA.size)) if len(row) > DELTA.size else Stamp(0, 0.0)
 
@@ -165,7 +165,7 @@ def clear_passed(txn: Transaction, key: bytes, passed: Stamp | None) -> None:
 
 
 def record_failures(txn: Transaction, failures: Iterable[Failure], stamp: Stamp) -> int:
-    """Record the failures of one commit and return the number of those that count."""
+    """Record those failures of a commit that count (see `still_counts`), and return their number."""
     recorded = 0
     places: Counter[bytes] = Counter()
     for failure in failures:

@@ -76,7 +76,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
 
 
 def _refuse_links(path: str) -> None:
-    """Refuse links in place of the files: LMDB would write to the target, and lock it only for users of this path."""
+    """Refuse symbolic links as LMDB's files: processes that use the path of the target would not see the lock."""
     for name in (DATA_FILE, LOCK_FILE):
         file = os.path.join(path, name)
         if os.path.islink(file):
@@ -110,7 +110,7 @@ def require_room(path: str) -> None:
 
 
 def _is_ours(path: str, name: str) -> bool:
-    """Return whether a name in the folder of a ledger that is not yet created belongs to the ledger."""
+    """Return whether an existing file or folder may stay in the folder in which a ledger is created."""
     if name in (DATA_FILE, LOCK_FILE) or _TEMPORARY.fullmatch(name):
         return True
     folder = os.path.join(path, name)
@@ -145,8 +145,8 @@ def _not_found(path: str) -> LedgerNotFoundError:
 def _make_files(path: str, map_bytes: int) -> None:
     """Create the folder and the data file with its tables if they do not exist; after a power cut, all or none exist.
 
-    LMDB writes the first pages of a new file in place and does not sync the folder. It could leave a file that cannot
-    be opened, or lose commits together with the name of their file.
+    LMDB writes the first pages of a new file in place and does not sync the folder. So a power cut could leave a file
+    that cannot be opened, or remove the name of a file with commits.
     """
     file = os.path.join(path, DATA_FILE)
     try:
@@ -227,7 +227,7 @@ def _open(path: str, *, read_only: bool, map_bytes: int) -> lmdb.Environment:
 def _require_whole(environment: lmdb.Environment, path: str) -> None:
     """Refuse a truncated data file: LMDB maps it, and a read past its end kills the process (SIGBUS).
 
-    The last pages may be missing if they are unused. So another process tries to read all rows first.
+    A file without its last pages is still whole if they are unused. So a child process first tries to read all rows.
     """
     expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     found = os.path.getsize(os.path.join(path, DATA_FILE))
@@ -277,7 +277,7 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
 
 
 def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
-    """Refuse another format. Older versions stored the format without a checksum."""
+    """Refuse a ledger of another format. Older versions stored the format number without a checksum."""
     if found is not None and not found.isdigit():
         found = meta.value(KEY_FORMAT, found)
     if found is None or not found.isdigit():
@@ -320,7 +320,7 @@ MOUNTINFO = "/proc/self/mountinfo"
 def filesystem_type(path: str, mountinfo: str) -> str | None:
     """Return the type of the filesystem of a path, for instance ``ext4``; None if no mount covers the path.
 
-    The path is absolute, without symbolic links, and need not exist. `mountinfo` has the format of proc(5).
+    The path is absolute, without symbolic links, and need not exist. `mountinfo` is a text of /proc/PID/mountinfo.
     """
     best, found = -1, None
     for line in mountinfo.splitlines():

@@ -79,7 +79,7 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
 
 
 def require_info(info: Mapping[str, Any]) -> None:
-    """Check the info of a run. Raises UsageError if a value could not be read again."""
+    """Check the info of a run. Raises UsageError if the ledger could not decode a value after storing it."""
     try:
         _check_info(dict(info))
     except ValueError as error:
@@ -95,13 +95,13 @@ def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
 
 
 def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
-    """Add a run under its id. Raises ValueError if its info could not be read again."""
+    """Add a run under its id. Raises ValueError for info that `require_info` refuses."""
     _check_info(info)
     _put(txn, run, {"began": now, "listing_finished": False, "info": dict(info)})
 
 
 def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
-    """Merge fields of a run, which may arrive in any order. An unknown run is ignored."""
+    """Merge changed fields into the row of a run. Changes may arrive in any order. An unknown run is ignored."""
     if txn.get(tables.RUNS, tables.run_key(run)) is None:
         return
     known = _get(txn, run)
@@ -119,12 +119,12 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
 
 
 def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
-    """Record the listing of a run."""
+    """Record the number of sources that a run has listed so far, and whether its listing has finished."""
     _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
 
 
 def noted(found: Noted) -> dict[str, Any]:
-    """Return a measurement as a field of the row of a run."""
+    """Return a measurement as a field for the row of a run, by the field's name."""
     match found:
         case SetUps():
             return {"set_ups": found._asdict()}

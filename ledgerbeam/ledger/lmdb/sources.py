@@ -1,9 +1,9 @@
 """Sources of a job: registering them, replacing those that changed, forgetting them.
 
 Each URL has one owner, a registered source, in the table `urls`. Registering a source for a URL that another source
-owns replaces the other source. A replaced source loses its rows, and gets a row in `retired`, so that its late leaves
-do not count. Its outputs are superseded, also late ones, as are the outputs of a source that was forgotten and of a job
-that restarts; see `withdrawal`.
+owns replaces the other source. A replaced source loses its rows, and gets a row in `retired`: leaves of the source that
+arrive later do not count. Its outputs are superseded, also outputs that arrive later. So are the outputs of a forgotten
+source, and of a job that restarts; see `withdrawal`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Keys = Mapping[bytes, list[bytes]]  # the keys of the URLs of each source, by t
 
 
 def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
-    """Encode the row of a source that is not complete; `replaces` is true if it took the place of another source."""
+    """Encode the row of a source that is not complete. `replaces`: whether the source replaced another one."""
     row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
     if number:
         row["number"] = number
@@ -56,7 +56,7 @@ def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of the registrations that count, from the row of a source, ascending; ``[0]`` locally."""
+    """Return the numbers of the registrations that count, from a source's row, ascending; ``[0]`` in a local ledger."""
     return [fields.get("number", 0), *fields.get("again", ())]
 
 
@@ -107,7 +107,7 @@ def register(
 
 
 def claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
-    """Return the owner of each URL key, and the sources that own all of their URLs.
+    """Return the source that owns each URL key, and the sources, by id, that own all of their URLs.
 
     The last source that names a URL owns it.
     """
@@ -139,7 +139,7 @@ def _registered(txn: Transaction, source: bytes) -> bytes | None:
 
 
 def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
-    """Record that a source is replaced, with this number or its recorded one, whichever is greater."""
+    """Record that a source is replaced, with `number`, or with its recorded number if that is greater."""
     txn.delete(tables.WITHDRAWN, source)
     txn.put(tables.RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
 
@@ -174,7 +174,7 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
 def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[PreparedLeaf]]]) -> None:
     """Supersede the outputs of leaves whose sources were replaced before this commit.
 
-    Such an output may have overwritten an output of the replacing source with its name. Then this source runs again.
+    Such an output may have overwritten an output of the replacing source. Then the replacing source runs again.
     """
     for source, leaves in by_source:
         retired = txn.get(tables.RETIRED, source)  # None for a registered source
@@ -211,8 +211,8 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     A local ledger also keeps the owners of URLs. They show that a source has changed, and that its index was made from
     its former content. In a remote ledger, not all hosts know the owners.
 
-    Outputs are superseded with the number of the restart, in a remote ledger. Without `supersedes` they stay: the new
-    job writes to another folder.
+    In a remote ledger, `number` is the number of the restart. Without `supersedes`, outputs are not superseded, because
+    the new job writes to another folder.
     """
     start = b""
     if not supersedes:
@@ -231,7 +231,7 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
 
 
 def _disown_unread(txn: Transaction) -> None:
-    """Remove the owner of the URLs of each replacing source without finished tasks: its index may be outdated."""
+    """Remove the owner of URLs if it replaced another source and has no finished task: its index may be outdated."""
     start = b""
     while rows := txn.page(tables.SOURCES, start, PAGE_ROWS):
         for source, row in rows:
@@ -263,7 +263,8 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
 def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
     """Replace the set of sources missing from the last listing; unknown ids are ignored.
 
-    In a remote ledger, a source that a later listing has found is not gone: its number is greater than `number`.
+    In a remote ledger, `number` is that of the listing. A source that a later listing has found has a greater number,
+    and is not gone.
     """
     txn.clear(tables.GONE)
     for source in ids:
@@ -281,7 +282,7 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
 def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
     """Check that a registered source owns its URLs.
 
-    If not, it should have been replaced, and the owner's row is lost.
+    If another source owns one of them, it should have replaced the registered source, but its row is lost: ValueError.
     """
     keys = [url_key(url) for url in urls_of(row)]
     if set(txn.get_many(tables.URLS, keys).values()) != {source}:

@@ -229,7 +229,7 @@ class LmdbStore:
         return self._write(lambda txn: count_deaths(txn, marks, Stamp(lmdb_jobs.newest_number(txn), now)))
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
-        """Make sources run again; see `LedgerStore.forget`. It reads every source."""
+        """Make sources run again; see `LedgerStore.forget`. Its time grows with the number of registered sources."""
         found = lmdb_sources.matching(self._open(), pattern)
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 

@@ -35,8 +35,9 @@ must exist, or must not exist, the reader checks it. Any program that can write 
 it: each function that decodes a row raises ValueError for a row that no ledger writes. `errors.translated` converts
 this to LedgerDamagedError.
 
-"source" and "node" are 16 bytes. A registered source has two rows, in `sources` and `urls`. Its entry `identity.ROOT`
-follows from them, and is not in `applied`. Completed sources are always registered. Integers are little-endian.
+"source" and "node" are 16 bytes. A registered source has a row in `sources`, and one in `urls` for each of its URLs.
+Its entry `identity.ROOT` follows from these rows, and is not in `applied`. Completed sources are always registered.
+Integers are little-endian.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Read-only views of a ledger: status, failures, sources, outputs, and which sources are complete.
 
 A look-up of a random id in LMDB reads a random page, and pages that were read count as memory of the process. A rerun
-of a large job asks for the completion of nearly all ids. So once enough ids were found one by one, all completed ids
-are read in key order into two columns, 16 bytes an id. Later look-ups search the columns.
+of a large job looks up nearly all ids. So once enough ids were found one by one, all completed ids are read in key
+order into two columns, 16 bytes an id. Later look-ups search the columns.
 
-An id in the columns is complete until a completion is withdrawn, which the ledger counts. Other ids need a look-up in
-LMDB, since they may have been completed later.
+An id in the columns stays complete until a completion is withdrawn. The ledger counts withdrawals, and another number
+makes the columns invalid. Other ids need a look-up in LMDB, since they may have been completed later.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def status(txn: Transaction) -> dict[str, Any]:
 
 
 def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> None:
-    """Check that the rows exist from which the numbers of sources were counted. Raises ValueError."""
+    """Check that the numbers of complete and open sources agree with the rows in the tables. Raises ValueError."""
     if complete and txn.get(tables.META, tables.KEY_TOTALS) is None:
         raise ValueError(f"expected the sums of {complete} complete sources in the table {tables.META}, found none")
     if still_open < 0:
@@ -159,7 +159,7 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
 
 
 def failures(environment: Environment) -> Iterator[FailureRow]:
-    """Yield the recorded failures, by source URL, then task. Messages are read one page at a time."""
+    """Yield the recorded failures, by source URL, then task. One page of messages is in memory at a time."""
     sources: list[tuple[str, bytes]] = []
     for page in key_pages(environment, tables.FAILED, _SOURCES_A_TRANSACTION):
         found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}

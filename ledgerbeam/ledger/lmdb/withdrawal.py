@@ -1,21 +1,21 @@
 """Work that no longer counts: outputs that are superseded, and single tasks that are withdrawn.
 
-A superseded output is an output of a source from before the source was replaced or forgotten, or its job restarted. It
-is stale, so that its object can be deleted, once these sources are complete, and no source has an output of its name:
+An output is superseded if its source was replaced or forgotten, or its job restarted, after it was recorded. It is
+stale, and its object can be deleted, once no source has an output of this name and the following sources are complete:
 
-- the source itself, if it is registered (it was forgotten, or its job restarted);
-- else every source that now owns a URL of the retired source (several, if a pack was cut again). URLs without a new
-  owner have left the listing and do not count;
-- no source, if the restarted job does not know the source.
+- its source, if that is registered (it was forgotten, or its job restarted);
+- else every source that now owns a URL of its source: several if a pack was cut again, and none for a URL that is no
+  longer listed;
+- none, if the restarted job does not know its source.
 
-To withdraw single tasks, the lineages of the others must be known. A ledger stores the outputs and record counts of a
-task, but not its lineage. A source that was cut into N tasks, none of which fanned out, has leaves at ``((0, N),)`` to
-``((N - 1, N),)``, so their nodes distinguish them. The shares of the withdrawn tasks are in their rows of `counts`. The
-rest of the source's totals belongs to the tasks that stay, and is divided among those without such a row. No number
-that the ledger reports depends on this division.
+To withdraw single tasks of a source, the lineages of its other tasks must be known. A ledger stores the outputs and
+record counts of a task, but not its lineage. A source that was cut into N tasks, none of which fanned out, has leaves
+at ``((0, N),)`` to ``((N - 1, N),)``, so their nodes distinguish them. Withdrawn tasks have rows of `counts`, with
+their shares of the source's totals. The rest of the totals is divided among the remaining tasks without such a row. No
+number that the ledger reports depends on this division.
 
-The reasons of a withdrawal are kept until the source is complete: if the run is killed before, the rows that had the
-reasons are lost.
+The reasons of a withdrawal are stored until the source is complete: the withdrawn rows had them, and a run may be
+killed before it records new ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Withdrawal(NamedTuple):
 class _Recorded(NamedTuple):
     """The recorded leaves of a source: their sum, and rows by node.
 
-    `lineages` is empty if the tasks of the source cannot be distinguished.
+    `lineages` is empty if they are unknown, because a task of the source has fanned out.
     """
 
     source: bytes
@@ -60,11 +60,11 @@ class _Recorded(NamedTuple):
     outputs: dict[bytes, list[Output]]
 
     def share(self, node: bytes) -> Totals:
-        """Return the share of a task, which has a row of `counts`, in the totals of the source."""
+        """Return the share of a task with a row of `counts` in the totals of the source."""
         return self.accounts[node].share(filtered=node not in self.outputs)
 
     def why(self, nodes: Iterable[bytes]) -> Withdrawn:
-        """Return the reasons of the rejected records of tasks, which have rows of `counts`."""
+        """Return the reasons of the rejected records of tasks that have rows of `counts`."""
         return Withdrawn(rejected=tuple(sorted({why for node in nodes for why in self.accounts[node].counts.rejected})))
 
 
@@ -90,7 +90,7 @@ def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawa
 
 
 def note(txn: Transaction, source: bytes, why: Withdrawn) -> None:
-    """Record that tasks of an open source were withdrawn, with the reasons; this replaces the earlier record."""
+    """Record that tasks of an open source were withdrawn, with the reasons, in place of earlier reasons."""
     txn.put(tables.WITHDRAWN, source, encode(withdrawn_row(why)))
 
 
@@ -138,7 +138,7 @@ def _read(txn: Transaction, source: bytes) -> _Recorded | None:
 
 
 def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes, Lineage]:
-    """Return the lineages of tasks of a source that was cut into `count` tasks, by node; empty if one is deeper."""
+    """Return the lineages of tasks of a source with `count` tasks, by node; empty if one comes from a later fan-out."""
     found: dict[bytes, Lineage] = {}
     for ordinal in range(min(count, MOST_TASKS)):
         if len(found) == len(nodes):
@@ -159,7 +159,7 @@ def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
     """Return the share of each task in the totals of the source; see the module's docstring.
 
-    Return None if the shares cannot add up to the totals: a task of a complete source without a row had fanned out.
+    Return None if the shares cannot add up to the totals: a task without a row of `counts` had fanned out.
     """
     shares = {node: recorded.share(node) for node in recorded.accounts}
     rest = recorded.tally
@@ -203,9 +203,10 @@ def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
     """Move rows of `outputs`, with different keys, to `superseded`.
 
-    In a remote ledger, `number` is the number of the control object that supersedes them. For late rows, it is the
-    number with which they were recorded. A process that deletes outputs with a greater number has seen that these are
-    superseded. Of several numbers of one output, the greatest is kept. In a local ledger, the number is 0.
+    In a remote ledger, `number` is that of the control object that supersedes the outputs. For rows that arrive after
+    it, `number` is the one with which they were recorded. A process with a greater number may delete the outputs: it
+    knows that they are superseded. An output that is superseded twice keeps the greater number. In a local ledger, it
+    is 0.
     """
     found = list(rows)
     known = txn.get_many(tables.SUPERSEDED, [key for key, _ in found]) if txn.count(tables.SUPERSEDED) else {}
@@ -258,8 +259,8 @@ def superseded_names(environment: Environment) -> Iterator[list[str]]:
 def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None) -> None:
     """Delete rows of superseded outputs of replaced sources: of `names`, and of outputs that were written again.
 
-    In a remote ledger, `number` is the number of the process that deleted the objects. Rows with a greater number stay,
-    since it had not seen them. Other rows of `names` are deleted even if their source runs again by now.
+    In a remote ledger, `number` is the number of the process that deleted the objects. It had not seen rows with a
+    greater number, so they stay. Other rows of `names` are deleted, also if their source is running again.
     """
     dropped = {name_key(name) for name in names}
     for source in list(txn.prefixes(tables.SUPERSEDED, ID_BYTES)):

@@ -72,14 +72,14 @@ class RecordCounts:
 
     @classmethod
     def plain(cls, records: int) -> RecordCounts:
-        """Return the counts of records that were all read, kept and written without a route."""
+        """Return the counts of `records` that were all read, kept and written to the main dataset."""
         return cls(records, records, {}, {}, {"": records} if records else {})
 
     def of_read(self, read: int) -> RecordCounts:
-        """Return these counts, made by a function that received other records, for the `read` records of its task.
+        """Return these counts of the records that a function received as counts of the `read` records of its task.
 
-        An earlier function may have made several records from one, or dropped some. The sum is always `read`: rejected
-        records count first, then kept records, then dropped records. The rest counts as dropped by an earlier function.
+        The numbers differ if an earlier function made several records from one, or dropped some. Rejected, then kept,
+        then dropped records are taken, until there are `read`. Missing ones count as dropped by an earlier function.
         """
         if read == self.read:
             return self
@@ -93,13 +93,13 @@ class RecordCounts:
         return RecordCounts.from_parts(counted | written | {("read", ""): read})
 
     def plus(self, other: RecordCounts) -> RecordCounts:
-        """Return the sum, name by name."""
+        """Return the sum, separately for each name."""
         sums = Counter(dict(self.parts()))
         sums.update(dict(other.parts()))
         return RecordCounts.from_parts(sums)
 
     def since(self, before: RecordCounts) -> RecordCounts:
-        """Return the counts that were added since `before`, name by name.
+        """Return the counts that were added since `before`, separately for each name.
 
         Counts that decreased meanwhile, because a source changed or was forgotten, are taken as unchanged.
         """
@@ -121,7 +121,7 @@ class RecordCounts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all records were read, kept and written without a route, as in `plain`."""
+        """Whether all records were read, kept and written to the main dataset, as in `plain`."""
         return self.read == self.kept == self.records == self.written.get("", 0)
 
     def parts(self) -> Iterator[tuple[Part, int]]:
@@ -148,8 +148,8 @@ class RecordCounts:
 def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
     """Divide `read`, the number of records that a task has read, among its children, of which there is at least one.
 
-    `sizes` has the numbers of the children's records. Each child, in order, gets at most this number. The first child
-    gets the rest in addition. So the sum of the shares is `read`.
+    `sizes` has the number of records of each child. Each child, in order, gets at most its number. The first child gets
+    the rest in addition. So the sum of the shares is `read`.
     """
     shares, left = [], read
     for size in sizes:

@@ -31,7 +31,7 @@ class Span(NamedTuple):
     stop: int
 
     def meets(self, start: int, stop: int) -> bool:
-        """Return whether another span of the source overlaps this one, or is the same empty span."""
+        """Return whether the span `[start, stop)` of the same source overlaps this one, or is the same empty span."""
         return (self.start < stop and start < self.stop) or (self.start, self.stop) == (start, stop)
 
 
@@ -96,7 +96,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def rank(run: str, source: bytes, start: int = 0) -> int:
-    """Return a 64-bit hash by which a run orders sources, or places in a source. Each run has another order."""
+    """Return a 64-bit hash by which a run orders sources, or positions in a source. Each run has its own order."""
     return int.from_bytes(blake2b(b"%s %s %d" % (run.encode(), source, start), digest_size=8).digest())
 
 

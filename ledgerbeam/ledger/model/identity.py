@@ -1,7 +1,7 @@
 """Names that stay the same between runs: of sources, of packs, of the tasks inside a source, of contents of outputs.
 
 Every identity is 16 bytes of BLAKE2b. Each kind of identity uses its own personalisation of the hash, so that a source,
-a pack and a node never have the same one. The encoding of the hashed values is unambiguous.
+a pack and a node never have equal identities. The encoding of the hashed values is unambiguous.
 
 A checksum of a content names its algorithm, so that checksums of earlier versions stay valid. Checksums detect
 accidents and forgery alike. Publishing and reruns compare them.
@@ -46,7 +46,7 @@ def run_id(number: int) -> str:
 
 
 def run_order(run: str) -> tuple[int, str]:
-    """Return the key that sorts ids of runs in the order of their start. Other names are sorted too."""
+    """Return the key that sorts ids of runs in the order of their start. Any other name has a key too."""
     return len(run), run
 
 
@@ -147,7 +147,7 @@ def content_checksum(chunks: Iterable[bytes], like: str | None = None) -> str:
 
 
 def content_version(checksum: str) -> str:
-    """Return the version of a source that is identified by its content, independent of time and place of writing.
+    """Return the version of a source that is identified by the checksum of its content, not by an ETag or a time.
 
     No store has versions of this form.
     """

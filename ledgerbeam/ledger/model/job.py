@@ -1,7 +1,7 @@
 """The identity of a job, by which a ledger refuses another job; and texts that show changes.
 
-A job holds hashes of source code, values and small files. Their texts are stored beside the job in its ledger, by hash,
-without credentials and bounded in size. The texts only explain a difference; the hashes alone decide equality.
+A job holds hashes of source code, values and small files. The hashed texts are stored beside the job in its ledger, by
+hash, without credentials and bounded in size. They only explain a difference; the hashes alone decide equality.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Leaf:
 
     Raises:
         UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs or records, and for
-            counts of another number of records.
+            counts that do not fit its number of records.
     """
 
     source_id: bytes
@@ -142,7 +142,7 @@ class Leaf:
         return sum(len(statistic.data) for statistic in self.statistics.values())
 
     def special_counts(self) -> RecordCounts | None:
-        """Return its counts of records; None if they say no more than the number of its records."""
+        """Return its counts of records; None if it wrote exactly the records that it read."""
         return None if self.counts is None or self.counts.is_plain else self.counts
 
 
@@ -257,7 +257,7 @@ class Withdrawn(NamedTuple):
     failed: tuple[str, ...] = ()  # reasons of the failures of the tasks
 
     def plus(self, other: Withdrawn) -> Withdrawn:
-        """Return the reasons of both, sorted."""
+        """Return the reasons of both withdrawals, sorted."""
         return Withdrawn(*(tuple(sorted({*mine, *theirs})) for mine, theirs in zip(self, other, strict=True)))
 
 

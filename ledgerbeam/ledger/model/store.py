@@ -127,7 +127,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def pending(self, source_id: bytes) -> int:
-        """Return the number of live tasks of a source; 0 for a complete or unknown source."""
+        """Return the number of unfinished tasks of a source; 0 for a complete or unknown source."""
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
         """Return the worker deaths of a source's unfinished tasks, by node. `MAX_ATTEMPTS` and more mean quarantine.
@@ -147,8 +147,8 @@ class LedgerStore(LedgerSink, Protocol):
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks, durably, in one transaction.
 
-        Leaves of complete sources change nothing. The outputs of leaves of replaced sources are superseded. In a local
-        ledger, the sources that replaced them run again if such an output has overwritten one of their outputs. A
+        Leaves of complete sources change nothing. The outputs of leaves of replaced sources are superseded. If such an
+        output has overwritten an output of the source that replaced it, a local ledger makes that source run again. A
         failure of a finished task changes nothing. A failure of a task that has fanned out is recorded, and cleared by
         the next leaf below the task. If a leaf is in error, all others are recorded before the error is raised.
 
@@ -197,9 +197,9 @@ class LedgerStore(LedgerSink, Protocol):
         The records of the tasks stop counting until the tasks have run. Their outputs are superseded, like the outputs
         of a forgotten source: they become stale only when the source is complete, and only if they were not published
         again. A source is forgotten as a whole if its tasks cannot be distinguished because some have fanned out. A
-        crash meanwhile may also forget a whole source, which costs only time. Call it when no worker of this ledger
-        runs, before the run that processes the tasks starts: in a remote ledger, the rows of a run have the number of
-        its start.
+        crash meanwhile may also forget a whole source: then all of its tasks run again. Call it while no worker of this
+        ledger runs, and before `begin_run` of the run that processes the tasks: a remote ledger ignores results of runs
+        that started before.
 
         Args:
             tasks: Nodes of tasks by source, as `rejected_tasks` returns them. Unfinished tasks are ignored.
@@ -209,7 +209,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Record durably that failed tasks will run again. `withdrawn` yields their sources until these are complete.
+        """Record durably that failed tasks will run again. `withdrawn` yields each source of them until it is complete.
 
         Args:
             reasons: Reasons of the failures of tasks of open sources, by source id.
@@ -278,10 +278,10 @@ class LedgerStore(LedgerSink, Protocol):
         """Return the progress of the job as a JSON object.
 
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
-        "filtered", "complete", "listed", "gone", "audit": {"tasks", "differ"}, "last_run"}``. A source with a
-        failure counts as failed; a gone and unfinished source counts only as gone. ``complete`` needs a finished
-        listing, and at least one source unless that listing found none. ``records`` is `RecordCounts.as_dict` of the
-        result of `records`.
+        "filtered", "complete", "listed", "gone", "audit": {"tasks", "differ"}, "last_run"}``. A source with a failure
+        counts as failed; a gone and unfinished source counts only as gone. ``complete``: the listing has finished, no
+        source is open or failed, and a source is complete unless none was listed. ``records`` is the result of
+        `records` as a JSON object, see `RecordCounts.as_dict`.
         """
 
     def totals(self) -> Totals:
@@ -293,8 +293,8 @@ class LedgerStore(LedgerSink, Protocol):
     def task_counts(self) -> Iterator[TaskCountsRow]:
         """Yield the record counts of each task, unless the task wrote exactly the records that it read.
 
-        The rows are read in pages, in the order of source ids. The remaining records of a source are those of its
-        other tasks.
+        The rows are read in pages, in the order of source ids. The rest of a source's records are those of its other
+        tasks.
         """
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
@@ -340,7 +340,7 @@ class LedgerStore(LedgerSink, Protocol):
     def failures(self) -> Iterator[FailureRow]:
         """Yield the recorded failures, by source URL, then task.
 
-        Only the keys of the failures are all in memory.
+        The keys of all failures are in memory at once, but only a page of their messages.
         """
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:

@@ -109,7 +109,7 @@ class Task:
         source: The source of the task.
         start: First record of the span, or first byte where a source is cut by bytes.
         stop: One past the last, >= start.
-        lineage: Path from the source to this task; see `identity.Lineage`.
+        lineage: Path of fan-outs from the source to this task; see `identity.Lineage`.
         records: The records of the span, as earlier steps returned them; None until it is read.
         started: Time at which reading began, by `time.monotonic`; 0 until then.
         raw: Reads the bytes from which the records were decoded, a `sources.RawRecord` for each; None until they are
@@ -195,8 +195,8 @@ class NoneTask:
     Attributes:
         task: The task that was filtered out.
         message: The reason, as one short category. The ledger counts the task's records as dropped for this reason.
-        counts: Counts of its records. Default: all dropped, with the message as reason. None (not counted) without a
-            message if the number of records read is not known.
+        counts: Counts of its records. Default: all dropped for the reason `message`. If the message is empty and
+            `Task.read` is unknown, they stay None: nothing is counted.
         statistics: Statistics of its function, by name.
 
     Raises:
@@ -254,7 +254,8 @@ def pack_sources(members: Iterable[Source], target_bytes: int, *, by_folder: boo
     Args:
         members: Plain sources in a stable order, such as the order of a listing.
         target_bytes: Average size of packs, in bytes; at least 1. No pack exceeds twice this size unless a single
-            member does. Only the last pack can be smaller than a quarter of it.
+            member does. A pack below a quarter of it is the last one, or the next member is large or, with `by_folder`,
+            in another folder.
         by_folder: Whether a pack ends with the last of its consecutive members in one folder.
 
     Yields:

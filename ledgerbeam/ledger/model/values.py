@@ -1,7 +1,7 @@
 """Values of rows: their checks, and rows as JSON. Constructors, writers and readers run the same checks.
 
-A value that passes a check is read by every other host exactly as it was written. Each check raises ValueError, whose
-message has the value.
+Every host reads a value that passes a check exactly as it was written. Each check raises ValueError with the value in
+its message.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). The rest (the
 owner of a URL, forgotten sources, the ledger's job) is ordered by numbers (`controls`):
 
-- each writer knows the greatest number that it has seen, and each of its objects carries this number;
+- each object carries the greatest number that its writer had seen;
 - a URL belongs to the source that was registered for it with the greatest number (`registration`);
-- a source that is forgotten, or that comes back to its URL, has a cutoff from then on: leaves with a lower number,
-  which were written before, do not count, however late they arrive (table `cutoffs`);
+- a source that is forgotten, or registered again after it was replaced, gets a cutoff: leaves with a lower number do
+  not count, even if they arrive later (table `cutoffs`);
 - a job that restarts sets a cutoff for all sources. A process that starts a run knows every number below the run's
   number. So an object with a number was recorded for the job that the ledger had at that number.
 
-Two leaves of one task that contradict each other must not make a source complete on one host and not on another. The
-source is held open (`registration`), with a failure that gives the reason, until it is forgotten.
+Two leaves of one task that contradict each other must not make a source complete on one host and not on another. So
+their source stays open (`registration`), with a failure that gives the reason, until it is forgotten.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def apply_segment(
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
     """Apply a segment. Return the changes that its leaves make, and the tasks that its deaths have quarantined.
 
-    The writer and the readers of a segment get the same rows. A part of a snapshot has the time of the snapshot; the
-    times of its leaves are in other parts.
+    The writer and the readers of a segment get the same rows. A part of a snapshot has the time of the snapshot;
+    another part has the times of its leaves.
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)
@@ -111,7 +111,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
-    """Record the leaves of a folded segment that did not count then, but count now; see `fold_leaves_again`."""
+    """Record leaves of a folded segment that count now, but did not when it was folded; see `fold_leaves_again`."""
     if segment.number < read_number(txn, _KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
@@ -120,7 +120,7 @@ def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> l
 
 
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
-    """Return whether a segment names sources that are unknown, or whose registrations may not all be known yet."""
+    """Return whether a segment names unknown sources, or sources with registrations that may not be folded yet."""
     known = {source.id for source in segment.sources}
     named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
     named.update(segment.back, segment.gone or ())

@@ -6,9 +6,9 @@
                               another job opened the ledger (``accept``, ``restart``)
 ============================  =====================================================================
 
-Numbers are a logical clock. A writer takes the greatest number that it sees and creates the next. Where the store
-creates exclusively, one of several writers wins, and the others take the number after it. An object with number n was
-written by a host that had seen n, so the clocks of hosts do not matter.
+Numbers are a logical clock. A writer takes the greatest number that it sees and creates the next. If the store can
+create exclusively, one of several writers gets the number, and the others take the next one. An object with number n
+was written by a host that had seen n, so the clocks of hosts do not matter.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def control_number(name: str) -> int | None:
 
 
 def number_gap_error(url: str, number: int, highest: int) -> LedgerDamagedError:
-    """Return the error for an object whose number does not follow the numbers of the control objects."""
+    """Return the error for an object whose number is too great: control objects with lower numbers are missing."""
     return LedgerDamagedError(
         f"{url}: this object of the ledger has number {number}, and the greatest number before it is {highest}: "
         f"expected at most {highest + 1} for a control object, {highest} for another; it was not applied. Another "

@@ -1,8 +1,8 @@
 """Sources of a remote ledger, independent of the order in which their registrations arrive.
 
 Each registration has the number of its writer. A URL belongs to the source that was registered for it with the greatest
-number. A replaced source may come back: it is registered again with a greater number. Then only its leaves from this
-registration on count. If it was not registered before the other sources, all of its leaves count.
+number. A replaced source may come back: it is registered again with a greater number. Then only its leaves with this
+number or a greater one count. If it was never registered before it was replaced, all of its leaves count.
 
 So the row of a registered source has its numbers (`number` and `again`), and the greatest number with which another
 source owned one of its URLs (`replaced`). A replaced source has only the latter, in `retired`.
@@ -56,7 +56,7 @@ def register_sources(txn: Transaction, sources: Sequence[Source], number: int) -
 
 
 def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], number: int) -> None:
-    """Register a source that is known, or one of whose URLs had another owner."""
+    """Register a source that was registered before, or that has a URL with another owner."""
     row = txn.get(tables.SOURCES, source.id)
     if row is not None:
         fields = read_source_fields(row)
@@ -107,9 +107,9 @@ def _write(
 ) -> None:
     """Write the row of a registered source.
 
-    Progress that no longer counts is removed; leaves that now count are folded again. `replaced` is the greatest
-    number with which another source owned one of its URLs. `is_back` says that the source was registered before that;
-    a number of the source that is less than `replaced` says the same.
+    Progress that no longer counts is removed; leaves that now count are folded again. `replaced` is the greatest number
+    with which another source owned one of its URLs. `is_back`: the source was registered before it was replaced. If one
+    of its `numbers` is less than `replaced`, that is known without `is_back`.
     """
     before = read_cutoffs(txn, source)[0].least
     found = sorted(numbers)
@@ -145,7 +145,7 @@ _MORE_THAN_ANY_TASKS = 2**48
 
 
 class Cutoff(NamedTuple):
-    """The least number with which leaves, or failures, of a source count.
+    """The least number that the leaves, or the failures, of a source need in order to count.
 
     Cutoffs may be merged in any order, with the same result.
     """
@@ -169,7 +169,7 @@ class Cutoff(NamedTuple):
 
     @property
     def tenure(self) -> int:
-        """The least number that counts, by replacements and comebacks alone."""
+        """The least number that counts, without regard to `forgotten`."""
         return self.comebacks[0] if self.comebacks else self.replaced
 
     @property
@@ -222,7 +222,7 @@ def note_registration(txn: Transaction, source: bytes, number: int) -> None:
 
 
 def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
-    """Return whether a leaf with a number would count if a registration with this number arrived."""
+    """Return whether a leaf with `number` does not count now, but would after a registration with this number."""
     return read_cutoffs(txn, source)[0].may_lower_to(number)
 
 
@@ -251,10 +251,10 @@ def contradict(txn: Transaction, source: bytes) -> None:
 
 
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
-    """Hold sources open whose outputs were overwritten by tasks of unregistered sources.
+    """Hold registered sources open whose outputs were overwritten by tasks of unregistered sources.
 
-    The object that registered such a source is lost. Perhaps this source had replaced the registered one. So it is
-    undecidable which content of an output is right.
+    The object that registered the unregistered source is lost. It may have replaced the registered source. So it is
+    unknown which content of an output is right.
     """
     written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
     beside = [row for row in txn.rows(tables.OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
@@ -293,12 +293,12 @@ def highest_number(txn: Transaction) -> int:
 
 
 def is_folded(txn: Transaction, name: str) -> bool:
-    """Return whether an object was folded, and no part of it is due again."""
+    """Return whether an object was folded, and its leaves need not be folded again."""
     return txn.get(tables.FOLDED, name.encode()) == _WHOLE
 
 
 def are_leaves_due(txn: Transaction, name: str) -> bool:
-    """Return whether an object was folded, and its leaves are due again."""
+    """Return whether an object was folded, and its leaves must be folded again."""
     return txn.get(tables.FOLDED, name.encode()) == _LEAVES_AGAIN
 
 
@@ -310,7 +310,7 @@ def mark_folded(txn: Transaction, name: str) -> None:
 def fold_leaves_again(txn: Transaction, number: int) -> None:
     """Mark the leaves of all objects with a number, or a greater one, to be folded again.
 
-    Some of these leaves did not count when they were folded, or were withdrawn with others, but count now.
+    They may include leaves that count now, but did not when they were folded.
     """
     for later in range(number, highest_number(txn) + 1):
         for prefix in (f"segments/{later:06d}/t-", f"snapshots/{later:06d}-"):

@@ -66,7 +66,7 @@ INVALID_ROWS = (ValueError, struct.error)  # errors that folding raises for inva
 
 
 class _Piece(NamedTuple):
-    """An object to fold. Pieces sort in the order of folding: sources are registered before their tasks end."""
+    """An object to fold. Pieces sort in the order of folding: a source is registered before its tasks are recorded."""
 
     kind: int
     number: int
@@ -178,7 +178,7 @@ def read_listed(
 def _missing_error(objects: Objects, name: str) -> Exception:
     """Return the exception for a missing object that was listed, or that a manifest names.
 
-    A compaction deletes manifests before their parts. So it has not deleted a part whose manifest exists.
+    A compaction deletes a manifest before its parts. So a missing part whose manifest exists was lost.
     """
     folder = name.rpartition("/")[0]
     if not _PART.fullmatch(name) or not objects.exists(f"{folder}.json"):
@@ -207,8 +207,8 @@ class Replayer:
     def fold_new(self) -> list[str]:
         """Fold all objects that are not folded yet. Return the names of the existing segments and snapshots.
 
-        Raises LedgerDamagedError for a damaged object, and for a number that leaves a gap after the known numbers.
-        All objects before it were folded.
+        Raises LedgerDamagedError for a damaged object, and for a number that leaves a gap after the known numbers. All
+        objects before the invalid object were folded.
         """
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):
@@ -258,7 +258,7 @@ class Replayer:
             raise number_gap_error(self._url(name), number, highest)
 
     def _wait_once(self, name: str) -> None:
-        """Raise Overtaken, to list again, unless an earlier listing had the object. Then all older ones are listed."""
+        """Raise Overtaken, so that the objects are listed again, unless this was done for the object `name` already."""
         if name not in self._waited_for:
             raise Overtaken
 
@@ -410,7 +410,7 @@ class Replayer:
 
 
 class _Pauses:
-    """The number of active pauses in all threads, and whether the collector was enabled before the first.
+    """The number of active pauses in all threads, and whether the garbage collector was enabled before the first.
 
     Folding creates millions of rows without cycles. The search for cycles would take a third of its time.
     """

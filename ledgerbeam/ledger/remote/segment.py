@@ -157,7 +157,7 @@ def unseal(data: bytes, url: str) -> bytes:
 
 
 def damaged(url: str, what: str) -> LedgerDamagedError:
-    """Return the error for an object of a remote ledger that cannot be read."""
+    """Return the error for a damaged object of a remote ledger; `what` describes the damage."""
     return LedgerDamagedError(
         f"{url}: this object of the ledger is damaged: {what}; it was not applied. Restore it from a copy (a bucket "
         "with versions keeps one). If there is none, delete it: work that only this object recorded is done again"

@@ -28,7 +28,7 @@ class RemoteSink:
     """
 
     def __init__(self, objects: Objects, *, job: str | None = None, run: str = "") -> None:
-        """Create a sink without a request. Without a run, each commit asks for the newest run."""
+        """Create a sink without a request. Without a run, each commit looks up the newest run in the store."""
         self._objects = objects
         self._job = job
         self._run = run

@@ -1,6 +1,7 @@
 """The rows of a snapshot: the sums of the segments that it replaces, as the field ``state`` of a segment.
 
-Sources, the leaves of open sources, and runs are ordinary columns of a segment. The rest is here, each a list of rows:
+Sources, the leaves of open sources, and runs are ordinary columns of a segment. ``state`` maps these names to lists of
+rows:
 
 ============  ==================================================================
 complete      id, time, the five numbers of `store.Totals`, outputs; then, if there are any, the rows of `counts` of its
@@ -22,8 +23,8 @@ history       step, number of the run, the five numbers of `store.Totals`, compl
 durations     step, tasks
 ============  ==================================================================
 
-Merging is idempotent, and commutes with folding the segments that a snapshot covers. So a reader may have folded some
-of them, and a second snapshot may overlap with the first.
+Merging is idempotent, and commutes with folding the segments that the snapshot replaces. So a reader may have folded
+some of them before, and two snapshots may replace some segments together.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
 
 
 def _was_cut(txn: Transaction, value: list[Any], tenures: Mapping[bytes, int]) -> bool:
-    """Return whether the cutoff of a complete source was raised after the snapshot: leaves may no longer count."""
+    """Return whether the cutoff of a complete source was raised after the snapshot, which may exclude leaves in it."""
     source = identity(value[0])
     return read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)
 
@@ -393,7 +394,7 @@ def _halves(key: bytes) -> tuple[str, str]:
 def _failed_rows(key: bytes, value: bytes) -> _Rows:
     """Return a list with the row of a failure.
 
-    It is empty for a failure that only stands for deaths, and for one that folding the leaves creates again.
+    The list is empty for a row that only stands for deaths, and for a failure that folding the leaves creates again.
     """
     failed = TaskFailures.of(value, None).failed
     if failed is None or failed["number"] == NEVER_CLEARED:
@@ -405,13 +406,12 @@ def _failed_rows(key: bytes, value: bytes) -> _Rows:
 class UnnamedOutputs:
     """The superseded outputs of a sidecar that no object has named yet, while a snapshot is folded.
 
-    A snapshot has no rows of deleted outputs. So a host that has folded some of the replaced objects, but not the
-    segment that lists a deletion, knows a superseded output that no object names any more: neither the snapshot, nor
-    any other object. Such an output is dropped.
+    A snapshot has no rows of deleted outputs. So a host may know a superseded output that no object names any more: it
+    has folded some of the replaced objects, but not the segment that lists the deletion. Such an output is dropped.
 
-    Two concurrent compactions may replace different objects, and the snapshot of one may still name an output that the
-    other knows to be deleted. So a snapshot repeats the deletions listed in the segments that it replaces. The next
-    snapshot, which replaces both, leaves them out, so they do not accumulate.
+    Two concurrent compactions may replace different objects. One snapshot may then name an output that the other has
+    dropped as deleted. So each snapshot repeats the deletions listed in the segments that it replaces. The next
+    snapshot, which replaces both snapshots, leaves these deletions out, so they do not accumulate.
     """
 
     def __init__(self, txn: Transaction) -> None:

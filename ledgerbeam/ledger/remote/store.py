@@ -129,7 +129,7 @@ class RemoteStore(LmdbStore):
         self._fold(self._open_sidecar(*self._read_job()))
 
     def _read_job(self) -> tuple[bytes | None, bytes]:
-        """Return the bytes of ``job.json`` and the id in it; None and no id if it is missing but may be created."""
+        """Return the bytes of ``job.json`` and the id in it; None and an empty id if it is missing, to be created."""
         (data,) = self._objects.read([JOB_NAME])
         if data is None and not self._create and any(map(self._objects.names, (CONTROLS, SEGMENTS, SNAPSHOTS))):
             (data,) = self._objects.read([JOB_NAME])  # another launcher may have created it before these
@@ -147,7 +147,7 @@ class RemoteStore(LmdbStore):
     def _open_sidecar(self, data: bytes | None, ledger: bytes) -> bytes | None:
         """Open the sidecar. A sidecar that is damaged, of another version, or of a former ledger here is recreated.
 
-        `data` is the content of ``job.json``, and `ledger` the id in it. Return the content, which may exist by now.
+        `data` is the content of ``job.json``, and `ledger` the id in it. Return the content: it may exist by now.
         """
         with _locked(self._path):
             environment = self._usable(ledger)
@@ -360,7 +360,7 @@ class RemoteStore(LmdbStore):
     def _create_ledger(self, job: Job) -> Job:
         """Create ``job.json``; of several launchers one wins. Return the job of the ledger.
 
-        Raises LedgerDamagedError if it was deleted: the recorded runs were written after it, for an unknown job.
+        Raises LedgerDamagedError if ``job.json`` was deleted: the job of the existing runs is then unknown.
         """
         self._require_writable()
         with self._open().read() as txn:
@@ -403,7 +403,7 @@ class RemoteStore(LmdbStore):
             lmdb_jobs.check_fingerprint(txn, self._job, self.url)
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
-        """Make sources run again; see `LedgerStore.forget`. It reads every source."""
+        """Make sources run again; see `LedgerStore.forget`. Its time grows with the number of registered sources."""
         self.refresh()
         found = lmdb_sources.matching(self._open(), pattern)
         with self._open().read() as txn:
@@ -427,7 +427,7 @@ class RemoteStore(LmdbStore):
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
 
-        Their sources are forgotten. The other tasks of these sources are recorded again, with the number of this event.
+        A control object forgets their sources. The other tasks of these sources are recorded again, with its number.
         """
         self.refresh()
         return sum(self._withdraw(batch) for batch in self._batches(tasks))
@@ -487,5 +487,5 @@ class RemoteStore(LmdbStore):
 
 
 def _segment(**columns: Any) -> Segment:
-    """Return a segment whose number, time and job are set when it is recorded."""
+    """Return a segment with these columns. Its number, time and job are set when it is recorded."""
     return Segment(number=0, at=0.0, **columns)

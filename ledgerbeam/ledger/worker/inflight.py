@@ -1,10 +1,10 @@
 """Marks of the tasks that a worker is processing, so that its death can count against them.
 
 Every worker process keeps one small file in a folder that all workers of a run share, and rewrites it when a task
-starts or ends. The file is mapped memory: there is no system call at which other threads would take their turn. Nothing
-is flushed to disk: the page cache survives a killed process, and a power cut counts against no task. The file is locked
-for as long as its process lives; a file that can be locked belongs to a dead worker. A lock, unlike a process id, is
-never reused and means the same in every container on the host.
+starts or ends. The file is mapped memory: writing it takes no system call, at which other threads would run instead.
+Nothing is flushed to disk: the page cache survives a killed process, and a power cut counts against no task. The file
+is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A lock, unlike a process
+id, is never reused and means the same in every container on the host.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _MarkFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the file, and keep it. A forked process does so too: else it would hold the lock of its dead parent."""
+        """Close the file, but do not remove it. A forked process does this too, to release the lock of its parent."""
         self._map.close()
         os.close(self._fd)
 
@@ -124,7 +124,7 @@ class InflightMarks:
         return f"InflightMarks({self.folder!r})"
 
     def register(self) -> None:
-        """Create this worker's file, whose lock shows that it is alive; `working_on` does so too.
+        """Create and lock this worker's file. The lock shows that the worker is alive. `working_on` does this too.
 
         Raises DiskFullError, StorageError.
         """
@@ -204,7 +204,7 @@ def _scan(folder: str, *, remove_dead: bool) -> Iterator[tuple[int, list[Mark], 
 
 
 def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
-    """Read the marks in a file and whether its worker lives; None if it was removed, or is not a worker's file."""
+    """Read the marks in a file and whether its worker is alive; None if it is missing or not a worker's file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -244,7 +244,7 @@ def _decode(data: bytes) -> list[Mark]:
 
 
 def _names(path: str, fd: int) -> bool:
-    """Return whether a path still names an open file."""
+    """Return whether a path still leads to the open file `fd`."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(fd))
     except FileNotFoundError:

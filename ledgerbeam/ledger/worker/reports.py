@@ -2,7 +2,7 @@
 
 The reports hold set-up times, errors and working time. When a wave is killed, Beam's counters are lost, but not these
 files. Between processes, Beam keeps only the text of an exception, inside a traceback; an error in a report is raised
-again as it was.
+again with its class and message.
 
 Working time is measured by part of the work, for tasks and blocks of records, never for a record:
 
@@ -93,7 +93,7 @@ def report_error(run_dir: str, error: LedgerbeamError) -> None:
 
 
 def reported_errors(run_dir: str) -> list[LedgerbeamError]:
-    """Return the errors in the reports of a run's workers, as they were raised."""
+    """Return the errors in the reports of a run's workers, with their classes and messages."""
     return [error for error in map(_error_of, read_reports(run_dir, _ERROR_SUFFIX)) if error is not None]
 
 
@@ -151,7 +151,7 @@ worker is killed."""
 
 
 class _Lap:
-    """The current parts of a thread, and their times since the thread was in no part."""
+    """The parts in which a thread is, innermost last, and the times of parts since the thread last was in none."""
 
     __slots__ = ("at", "cpu", "cpu_at", "seconds", "within")
 
@@ -240,7 +240,7 @@ class timed:  # noqa: N801 - it is used as a function
 def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
     """Call `work` in a thread beside the thread that maps, and count the processor time of the call for a part.
 
-    Its elapsed time is counted where the mapping thread waits for it. The call itself must not use `timed`.
+    The thread that maps counts elapsed time itself, while it waits for the call. `work` must not use `timed`.
     """
     began = time.thread_time()
     try:
@@ -252,10 +252,10 @@ def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
 
 
 class SharedTime:
-    """Divides a time between two kinds of work that alternate too quickly to be measured: calls, and everything else.
+    """Divides the time of a body between calls and other work that alternate too quickly to measure each call.
 
     Use it as a context, in a body that is timed as `part`. Make the first few calls through `measured`, then call
-    `measure`. The share of the calls in the time so far holds for the whole body: this share counts for `part`, and
+    `measure`. It computes the share of the calls in the time so far. This share of the whole body counts for `part`,
     the remaining time for `rest`.
     """
 
@@ -320,7 +320,7 @@ def take_times() -> dict[str, float]:
 def report_times(run_dir: str, *, at_once: bool = False) -> None:
     """Write the times of this process to the run's folder if that is due, or if `at_once`.
 
-    They replace the earlier ones.
+    They replace the times that the process wrote before.
     """
     now = time.monotonic()
     if now - _process.left < REPORT_SECONDS and not at_once:

@@ -1,9 +1,9 @@
-"""The folders of a ledger's runs on this host: their owners, whether these are alive, and files shared by processes.
+"""The folders of a ledger's runs on this host: owners, whether the owners are alive, and files shared by processes.
 
 ``run/RUN/`` in the folder of a ledger, or of its sidecar, belongs to the launcher of one run. It is created for that
 run alone, closed to other users, and has a marker. The marker names the ledger, and is locked for as long as the
 launcher lives. A lock means the same in every container on the host; process ids and host names do not. Any process
-that finds a marker of its ledger with a free lock may remove the folder. Nothing else in ``run`` is ever touched.
+with the same ledger may remove a folder whose marker is not locked. Nothing else in ``run`` is ever touched.
 
 The folder ``run`` has a lock too, which all launchers share: a launcher that gets it exclusively knows that no other
 launcher is active.
@@ -11,8 +11,8 @@ launcher is active.
 The processes of a run share files in its folder:
 
 - Notes of the tasks that workers were about to record, for the steps after the chain. A note is written before its task
-  is recorded, so that no recorded task lacks a note when a worker dies. A note of a task that was not recorded in the
-  end is skipped: the ledger decides.
+  is recorded, so that no recorded task lacks a note when a worker dies. Readers skip notes of tasks that are not
+  recorded in the ledger.
 - Marks of sources whose index is being built ahead of their wave. A worker waits for such an index, and does not build
   it again. The process that builds it holds a lock on the mark, so no worker waits for a dead process.
 - The number of tasks that a wave may still start.
@@ -85,7 +85,7 @@ class RunFolder:
         return self._path
 
     def is_in_place(self) -> bool:
-        """Return whether the folder and its marker still exist; without them the run looks dead to others."""
+        """Return whether the folder and its marker still exist; without them other processes take the run for dead."""
         return _is_named(self._path, self._folder) and _is_named(os.path.join(self._path, MARKER), self._marker)
 
     def check(self) -> None:
@@ -100,7 +100,7 @@ class RunFolder:
     def alone(self) -> Iterator[bool]:
         """Yield True if no other launcher on this host is active on the ledger: then none starts during the body.
 
-        Enter it once, at the end of the run. If it yields False, other launchers no longer see this one as active.
+        Enter it once, at the end of the run: if it yields False, it has released this launcher's shared lock.
         """
         try:
             fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -288,7 +288,7 @@ class CommitNotes:
 
 
 def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
-    """Yield the summaries of the noted tasks that are recorded, each task once. First wait for the run's processes."""
+    """Yield the summaries of the noted tasks that are recorded, each once. The run's processes must have ended."""
     seen: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_NOTES_SUFFIX):
@@ -352,7 +352,7 @@ class TaskBudget:
 
 @dataclass(frozen=True)
 class Planning:
-    """The numbers of sources of a wave that workers have taken, and have planned, in a file that the processes share.
+    """The numbers of sources of a wave that workers have taken and have planned, in a file that the workers share.
 
     Its methods raise DiskFullError or StorageError if the file cannot be used.
     """

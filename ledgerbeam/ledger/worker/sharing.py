@@ -5,8 +5,8 @@ launcher, its workers draw only tasks that it has claimed before. It claims enou
 its next claims, but at most half of its fair share. So all launchers finish at about the same time, with any mix of
 tasks and machines.
 
-Claims expire by the clock of their reader. A launcher that is stopped, or cannot publish claims, loses the tasks that
-it has not started before others take them. At worst, the tasks that it has started are done twice, with the same
+Claims expire by the clock of their reader. If a launcher is stopped or cannot publish claims, its workers draw no more
+tasks once its claims are about to expire. At worst, the tasks that they have drawn are done twice, with the same
 result.
 
 The claims are in the run folders of a local ledger, and are objects of a remote one. Claims of dead launchers on this
@@ -71,7 +71,7 @@ class _SeenClaims:
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """The numbers of tasks that other launchers process, of these launchers, and of unclaimed elements of the board."""
+    """The numbers of tasks that other launchers are processing, of these launchers, and of unclaimed elements."""
 
     tasks: int
     launchers: int
@@ -151,7 +151,7 @@ class Sharing:
     # Own claims
 
     def is_due(self, board: Board) -> bool:
-        """Return whether claims are due to be published. Then the ledger must be refreshed first."""
+        """Return whether claims are due to be published. If so, refresh the ledger before `turn`."""
         return self._clock() >= self._next_publish and (bool(self._own.spans) or not board.is_empty())
 
     def turn(self, board: Board) -> None:
@@ -220,7 +220,7 @@ class Sharing:
         )
 
     def _free(self, board: Board, others: Sequence[Claims], most: int) -> tuple[list[BoardTask], bool]:
-        """Return at most `most` waiting elements that no other launcher claims, and whether there are more of them.
+        """Return at most `most` waiting elements that no other launcher claims, and whether more such elements exist.
 
         Elements that are done elsewhere are removed from the board.
         """
@@ -253,7 +253,7 @@ class Sharing:
     # Work left to others
 
     def open_tasks(self, tasks: Iterable[BoardTask]) -> tuple[list[BoardTask], WaitingTasks]:
-        """Return the unfinished elements among `tasks`, and by how many launchers they are processed."""
+        """Return the unfinished elements among `tasks`, and how many of them other launchers are processing."""
         listed = list(tasks)
         left = [task for task, is_done in zip(listed, self._finished(listed), strict=True) if not is_done]
         others = self.others()
@@ -262,7 +262,7 @@ class Sharing:
         return left, WaitingTasks(sum(len(task.lineages) for task in held), launchers, len(left) - len(held))
 
     def publish_idle(self) -> None:
-        """Publish that nothing is being processed any more. If that fails, the claims expire."""
+        """Publish empty claims, because nothing is being processed any more. If this fails, the old claims expire."""
         if self._own.spans and self._clock() >= self._next_publish:
             self._next_publish = self._clock() + self._interval()
             self._publish([], HOLD_SECONDS)
@@ -385,7 +385,7 @@ class ObjectClaims:
         return self._objects.read(names)
 
     def has_died(self, claims: Claims) -> bool:
-        """Return whether the launcher, whose sidecar is on this host, no longer holds the lock of its run."""
+        """Return whether a launcher with the same sidecar as this one no longer holds the lock of its run."""
         return not self._lives(claims.run)
 
     def remove(self) -> None:

@@ -1,9 +1,9 @@
 """The task board of a wave, from which the workers of its host draw one task after the other.
 
-A drawn task is being processed. The worker that ends first draws next, so no worker is late with a fixed share. The
-launcher decides which tasks may be drawn: all of them while no other launcher shares the job, else only those that it
-has claimed (`sharing`). This permission expires unless the launcher renews it: workers of a stopped launcher start
-nothing.
+A drawn task is being processed. A worker draws its next task when it has finished one, so all workers end at about the
+same time. The launcher decides which tasks may be drawn: all of them while no other launcher shares the job, else only
+those that it has claimed (`sharing`). This permission expires unless the launcher renews it: workers of a stopped
+launcher start nothing.
 
 The board is an LMDB environment in the folder of the wave. It is never flushed, since only the running wave needs it.
 """
@@ -105,7 +105,7 @@ class Board:
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
         """Put elements on the board. Existing ones stay as they are.
 
-        The launcher has not checked the new ones, so `Instructions.over` becomes false.
+        The launcher has not checked the new elements, so `Instructions.over` becomes false.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
@@ -158,7 +158,7 @@ class Board:
         return until is None or until >= time.monotonic()
 
     def ended(self, key: bytes) -> None:
-        """Report that a drawn element is finished, like `draw`."""
+        """Report that a drawn element is finished, as `draw` does with `ended`."""
         self._run(lambda txn: self._end(txn, key))
 
     def _end(self, txn: lmdb.Transaction[bytes], key: bytes) -> None:
@@ -167,7 +167,7 @@ class Board:
             txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
 
     def is_done(self) -> bool:
-        """Return whether no element is left to be drawn, now or later."""
+        """Return whether workers can stop: no element may be drawn, now or later."""
 
         def look(txn: lmdb.Transaction[bytes]) -> bool:
             with txn.cursor(self._queue) as cursor:
@@ -307,7 +307,7 @@ _boards_lock = threading.Lock()
 
 
 class BoardPlace(NamedTuple):
-    """The place of a wave's board: its folder, the run, which decides the order of tasks, and its number of workers."""
+    """The place of a wave's board: folder, number of workers, and the run, by which the tasks are ordered."""
 
     run_dir: str
     run: str

@@ -47,7 +47,7 @@ _stores_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class LedgerHandle:
-    """Access to the ledger of a job from a worker. Cheap to pickle; the ledger is opened on first use."""
+    """Access to the ledger of a job from a worker. A pickle of it is small; the ledger is opened on first use."""
 
     url: str  # URL of the ledger
     job: str | None = None  # fingerprint that the ledger must have at each commit. None does not check
@@ -84,9 +84,9 @@ class LedgerHandle:
     def publishing(self, sources: Iterable[bytes]) -> Iterator[set[bytes]]:
         """Guard the publication of outputs in the body. Yield the IDs of replaced sources, out of `sources`.
 
-        A source is replaced if another launcher listed a new version after its tasks were planned. The local copy of
-        the ledger must show this. With a local ledger the other sources cannot be replaced during the body. Only the
-        local runner checks this; other runners yield an empty set.
+        A source is replaced if another launcher listed a new version after its tasks were planned. For a remote ledger,
+        replacements are known as of the last refresh. In a local ledger, the other sources cannot be replaced during
+        the body. Only the local runner checks this; other runners yield an empty set.
         """
         if self.run_dir is None:
             yield set()
@@ -176,13 +176,13 @@ class Listing(Protocol):
 
 
 class Schedule(Protocol):
-    """Distribution of tasks among workers by the local runner. Picklable."""
+    """Distribution of planned tasks among the workers of the local runner. Picklable."""
 
     def post(self, ledger: LedgerHandle | None) -> StepWork:
         """Return the work that receives planned tasks and stores them for the workers."""
 
     def draw(self, ledger: LedgerHandle | None) -> StepWork:
-        """Return the work that takes stored tasks and emits those that this worker does."""
+        """Return the work that takes stored tasks and emits those that this worker will do."""
 
 
 class Counters(Protocol):
@@ -249,7 +249,7 @@ class StepWork:
         """Start a bundle of elements. A runner that repeats a failed bundle calls this again."""
 
     def process(self, element: Any) -> Iterable[Any] | None:
-        """Process an element and return its results. The next step takes them all before the next element comes."""
+        """Process an element and return its results. The next step takes all of them before the next call."""
         raise NotImplementedError
 
     def finish_bundle(self) -> Iterable[Any] | None:
@@ -276,7 +276,7 @@ class ChainStep(ABC):
         """Return the work of the step."""
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
-        """Return the steps to run for this step, in order, with their labels: the step, and steps before and after."""
+        """Return labels and steps, in order, that run for this step: itself, and helper steps before and after it."""
         return [(type(self).__name__, self)]
 
     def display_data(self) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class ChainStep(ABC):
 
 
 class Spread(ChainStep):
-    """Spread elements over all workers of a runner. The next step starts when all elements are there."""
+    """Spread elements over all workers of a runner. The next step starts after this step has received all elements."""
 
     def make_work(self, values: ChainValues) -> StepWork:  # noqa: ARG002
         """Return work that passes elements unchanged, for a runner that spreads elements itself."""
@@ -300,7 +300,7 @@ class Pass(StepWork):
 
 
 class Works:
-    """The works of consecutive steps in one worker. Each result passes all later steps before the next is computed."""
+    """The works of consecutive steps in one worker. A result passes all later steps before the next is computed."""
 
     def __init__(self, works: Sequence[StepWork]) -> None:
         self._works = works
@@ -340,7 +340,7 @@ class Works:
 
 
 class Emit(StepWork):
-    """Emit given elements. The one element that starts the chain is dropped."""
+    """Emit given elements, in place of the one element with which a runner starts the chain."""
 
     def __init__(self, elements: Callable[[], Iterable[Any]], ledger: LedgerHandle | None) -> None:
         self._elements = elements

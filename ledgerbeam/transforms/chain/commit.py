@@ -27,7 +27,7 @@ class CommittedTask:
     Attributes:
         source: URL of the source of the task. For a pack, the URL of its first member.
         start: Number of the first record of the task.
-        stop: Number after the last record of the task.
+        stop: Number of the last record of the task, plus 1.
         records: Number of records written.
         outputs: Published outputs. Names are relative to the output folder. A filtered task has none.
         counts: Counts of kept, dropped and rejected records. None if every record was written without a route.
@@ -58,7 +58,7 @@ class CommitStep(ChainStep):
     elements = CommittedTask
 
     def make_work(self, values: ChainValues) -> StepWork:
-        """Return the work that records tasks. If the chain has run already, it only emits the summaries."""
+        """Return the work that records tasks. If the chain has already run, the work only emits the summaries."""
         if values.committed is not None:
             return Emit(values.committed, values.ledger)
         return _Commit(values.require_ledger(), values.most_rejected, has_downstream=values.has_downstream)

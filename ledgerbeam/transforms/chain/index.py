@@ -1,8 +1,8 @@
 """`PlanIndexes` and `BuildIndexes`: build and publish the indexes of sources.
 
 A large source of lines is divided into byte ranges and one assembling task. The tasks of ranges write their offsets as
-parts into the work folder of the ledger. The assembling task is planned after all ranges are recorded: the launcher
-runs the chain again for sources that are still open, so the chain needs no barrier.
+parts into the work folder of the ledger. The assembling task is planned after the tasks of all ranges are recorded. For
+this, the launcher runs the chain again for sources that are still open, so the chain needs no barrier.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def part_name(source: Source, ordinal: int) -> str:
 
 @dataclass
 class PlanIndexesStep(Planner):
-    """Plan index tasks: byte ranges, the assembly of scanned ranges, or whole sources.
+    """Plan index tasks: byte ranges, the assembly of finished ranges, or whole sources.
 
     Attributes:
         range_bytes: Size of a byte range. A larger source of lines is divided into ranges.
@@ -78,7 +78,7 @@ class _PlanIndexes(StepWork):
         yield from (task for task in owing if not source.has_quarantined(task))
 
     def _tasks(self, source: Source) -> list[Task]:
-        """Return the byte ranges in order, then the task that publishes the index."""
+        """Return the tasks of the byte ranges in order, then the task that publishes the index."""
         starts = range(0, source.size, self._range_bytes)
         found = self._sources.type_of(source.url)
         if len(starts) < 2 or found.compression is not None or not found.plain().ends_at_newlines:

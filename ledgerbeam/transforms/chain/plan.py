@@ -144,10 +144,10 @@ def _listed(listing: Listing) -> Iterator[Page]:
 
 
 class SkipStep(ChainStep):
-    """Drop complete sources. Register the others as open and attach their finished tasks.
+    """Drop complete sources. Register the other sources as open, and attach their finished tasks.
 
-    Later transforms make no request to the ledger, because each source carries its finished tasks. On the local runner
-    workers also check the local copy of the ledger before they start a task.
+    Later transforms make no request to the ledger, because each source carries its finished tasks. Workers of the local
+    runner also check the ledger before they start a task, a remote one in its local copy.
     """
 
     elements = PendingSource
@@ -228,7 +228,7 @@ class PlanStep(Planner):
     workers: no `Reshuffle` is needed before or after this transform.
 
     The tasks of a source that must be read in one pass stay together, as `StreamedTasks`. A source without records
-    becomes a `NoneTask`, a source that cannot be opened a `FailedTask`. Both pass through the chain to the ledger.
+    becomes a `NoneTask`, a source that cannot be opened a `FailedTask`. `CommitTasks` records both.
 
     Args:
         task_bytes: Size of a task, in bytes or as ``"16M"``. Default if neither limit is given: 16 MiB.
@@ -254,14 +254,14 @@ class PlanStep(Planner):
 
 
 class _Cuts(NamedTuple):
-    """The divided sources, in order, and whether the thread that divided them mostly waited."""
+    """The results of dividing a group of sources, in order, and whether the dividing thread mostly waited."""
 
     cuts: list[Cut | FailedTask]
     waited: bool
 
 
 class _Planning(NamedTuple):
-    """Sources that another thread divides. They are marked as in progress meanwhile."""
+    """A group of sources that another thread divides. They are marked as in progress meanwhile."""
 
     sources: list[PendingSource]
     cuts: Future[_Cuts]
@@ -313,7 +313,7 @@ class _Plan(StepWork):
         self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
-        """Return whether dividing a source takes waiting for a store or a disk, and no worker has died during it."""
+        """Return whether dividing a source waits for a store or a disk, and no worker has died while dividing it."""
         source = pending.source
         if pending.attempts:
             return False
@@ -323,7 +323,7 @@ class _Plan(StepWork):
             return False
 
     def _begin_small(self) -> Iterator[Planned]:
-        """Start to divide the small sources: at once if the last group waited for a disk, else after all groups."""
+        """Start to divide small sources: at once if the last group waited for a disk, else after all earlier groups."""
         small, self._small = self._small, []
         if small:
             if not self._waited:
@@ -384,7 +384,7 @@ class _Plan(StepWork):
         return _Cuts(cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked))
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
-        """Return the spans of a source, or its failure."""
+        """Return the spans of a source, or a `FailedTask` if it cannot be divided."""
         try:
             return self._sources.kind_of(source.source).cut(source.source, self._limits, changed=source.replaces)
         except (DiskFullError, LedgerError):  # the fault of the job; any other error is the fault of the source
@@ -402,7 +402,7 @@ def _whole(source: PendingSource) -> Task:
 
 
 class LimitStep(ChainStep):
-    """Pass at most as many planned tasks as the run may do. Drop the others; a later run does them."""
+    """Pass at most as many planned tasks as the run may do. Drop the other tasks; a later run does them."""
 
     def make_work(self, values: ChainValues) -> StepWork:
         return _Limit(values.budget, values.ledger)

@@ -1,6 +1,6 @@
-"""User functions over tasks: `ProcessTask` makes none, one or several tasks of one, `ProcessBatch` N tasks of N.
+"""User functions over tasks: `ProcessTask` returns 0, 1 or several tasks for one task, `ProcessBatch` N for N.
 
-So the ledger can trace each output to its source. Other results of a function are refused.
+Other results of a function are refused: the ledger could not trace an output to its source.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ProcessStep(ChainStep):
         function: Takes a `Task`. Returns the task with other records (``task.replace(records=...)``), None or
             ``NoneTask(task, reason)`` to filter it, ``FailedTask(task, reason)`` to retry it in the next run, or the
             list of ``task.fan_out(lists_of_records)``. An exception makes the task a `FailedTask`. Statistics of
-            `ledgerbeam.stats` are recorded with the task, or after a fan-out with its first child. Optional
-            attributes of the function, as `MapRecords` has them: ``set_up()`` is called in each worker process before
-            the first task; ``with_storage_options(options)`` returns the function to use with the options of the
-            pipeline; ``takes_blocks``, if true, passes records as `sources.forms.RecordBlocks`.
+            `ledgerbeam.stats` are recorded with the task; if it fans out, with its first child. Optional attributes of
+            the function, as of `MapRecords`: ``set_up()`` is called in each worker process before the first task;
+            ``with_storage_options(options)`` returns a function that uses the options of the pipeline;
+            ``takes_blocks``, if true, passes records as `sources.forms.RecordBlocks`.
     """
 
     elements = TASKS
@@ -74,7 +74,7 @@ class BatchStep(ChainStep):
     Attributes:
         function: Takes a list of tasks and returns a list of the same length. Each item is the task at the same
             position with other records, its `NoneTask` or None, or its `FailedTask`. The function cannot use
-            `ledgerbeam.stats`, because an observation would belong to no single task.
+            `ledgerbeam.stats`, because a value would belong to no single task.
         batch_size: Maximum number of tasks in a batch. The last batch of a bundle may be smaller.
     """
 
@@ -95,7 +95,7 @@ class BatchStep(ChainStep):
 
 
 def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
-    """Return the result of a function for one task as a list of results.
+    """Return what a function returned for one task as a list of results.
 
     Raises UnsupportedShapeError for a result that cannot be traced to the task.
     """
@@ -279,9 +279,9 @@ def _with_task(result: TaskResult, task: Task) -> TaskResult:
 
 
 def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Collected) -> list[TaskResult]:
-    """Return results with the statistics of the task so far. Only the first has them, so they are recorded once.
+    """Return results, the first of them with all statistics of the task so far, so that they are recorded once.
 
-    A failed task has none: its retry observes them again.
+    A failed task gets no statistics, because its retry collects them again.
     """
     found = {name: Statistic(*pair) for name, pair in collected.statistics().items()}
     known = joined_statistics(task.statistics, found)

@@ -23,7 +23,7 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 
 
 def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
-    """Return the result of a fetch that was started ahead, or raise its error. If there is none, call `read`."""
+    """Return the result of a fetch that was started ahead, or raise its error. Without a fetch, call `read`."""
     found = None if fetched is None else fetched.result()
     return read() if found is None else found
 
@@ -114,7 +114,7 @@ class _Read(StepWork):
         return task.replace(records=records, started=started, raw=raw, read=number)
 
     def _count(self, read: Task | FailedTask) -> None:
-        """Add a task to the counters after the chain has processed it, when all blocks of records are decoded."""
+        """Add a task to the counters after the chain has processed it: only then all blocks of records are decoded."""
         if not isinstance(read, Task):
             return
         records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)

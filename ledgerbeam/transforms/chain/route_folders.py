@@ -17,7 +17,7 @@ _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")  # end of the name of an outp
 class RouteFolders:
     """Check that each route has a folder of its own, and that no output is in the folder of another job.
 
-    The outputs of sources in a folder are in an output folder of the same name, so a route with that name could
+    If sources are in a folder, their outputs are in an output folder of the same name. A route of this name could
     overwrite them, now or after sources are added.
     """
 
@@ -64,7 +64,7 @@ class RouteFolders:
         self._free.add(route)
 
     def _source_in(self, route: str) -> str | None:
-        """Return the URL of a file in the folder of sources named as a route; None if there is none."""
+        """Return the URL of a file in a folder of sources that has the name of the route; None if no file is found."""
         if self._base is None:
             return None
         folder = f"{self._base}{route}"

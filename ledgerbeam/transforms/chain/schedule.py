@@ -1,8 +1,8 @@
 """The schedule of a run: the distribution of planned tasks among workers, and the concurrent work of a worker.
 
-Beam's runners distribute elements themselves. The local runner gives the chain a `Schedule`, which also tells a worker
-its next element, if that is certain. Only then the worker fetches the next task, and publishes previous ones, while it
-maps the current one. So a worker that may have to wait has published all of its tasks.
+Beam's runners distribute elements themselves. The local runner gives the chain a `Schedule`, which also shows a worker
+its next element if it is certain that one follows. Only then the worker fetches the next task, and publishes previous
+tasks, while it maps the current one. If no element is certain to follow, it first publishes all of its tasks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DrawStep(ChainStep):
 
 
 class Overlap:
-    """The next element of a worker, if it is certain. The steps of the worker share it to fetch and publish."""
+    """The next element of a worker, if one is certain to follow. By it, the worker's steps fetch and publish ahead."""
 
     def __init__(self) -> None:
         self.follows = False  # whether another element is certain to follow the current one
@@ -90,7 +90,7 @@ class ThreadsBeside:
     """Threads for work that is concurrent with the mapping of a task.
 
     The first call of `submit` starts them, and shortens the switch interval of the interpreter. Their CPU time is
-    added to `part` of the work time.
+    counted for `part` of the work time.
     """
 
     def __init__(self, most: int, name: str, part: str) -> None:

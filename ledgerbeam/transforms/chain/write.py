@@ -75,8 +75,8 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     The name consists of the path of the source below `base`, the number of the first record, and one ordinal for each
     fan-out of user code. A source outside of `base` has its scheme and whole path instead. The added parts have a fixed
     length, so no two tasks share a name. In the name of a compressed source the last dot becomes a dash
-    (`a.jsonl-gz-...`), because lhotse reads any file with the suffix `.jsonl` as plain JSONL. `relative_name` replaces
-    paths that would leave the output folder or are too long. For a pack, the path is that of its first member.
+    (`a.jsonl-gz-...`), because lhotse reads any file with `.jsonl` among its suffixes as plain JSONL. `relative_name`
+    replaces paths that would leave the output folder or are too long. A pack has the path of its first member.
 
     `base` is the fixed part of the patterns and ends with ``/``. `room` is the length in bytes of the longest suffix
     among the outputs of the task, so that all have the same stem. `below` is the canonical URL of the output folder.
@@ -101,7 +101,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
 
 
 def _shares_dashes(path: str, *, compressed: bool) -> bool:
-    """Return whether this path and another one would get the same name, because a last dot becomes a dash."""
+    """Return whether another path could get the same name as this one, because the last dot becomes a dash."""
     if compressed:
         return "-" in path.rpartition(".")[2]
     front, dash, suffix = path.rpartition("-")
@@ -148,7 +148,7 @@ class WriteStep(ChainStep):
 
 @runtime_checkable
 class TaskEncoder(ShardEncoder, Protocol):
-    """An encoder whose files depend on the task, such as run files, which name it."""
+    """An encoder whose files depend on the task: a run file, for instance, names its task."""
 
     def of_task(self, task: Task) -> ShardEncoder:
         """Return the encoder of the files of a task."""
@@ -390,7 +390,7 @@ def _replaced(task: Task) -> FailedTask:
 
 
 def _refuse_unreadable(records: Any) -> None:
-    """Raise RecordError if a record could not be decoded: some formats would write its `Unreadable` as a record."""
+    """Raise RecordError if an item is an `Unreadable` (not decoded): some formats would write it as a record."""
     if isinstance(records, list) and Unreadable in map(type, records):
         marked = records[list(map(type, records)).index(Unreadable)]
         raise RecordError(

@@ -166,7 +166,7 @@ class TextRecords:
             self.score.set_up()
 
     def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
-        """Yield groups of texts, each with the position of its first record."""
+        """Yield groups of texts, each with the position of the group's first record."""
         first = 0
         for some in _batches(text for part in records.parts for text in self._texts(part)):
             yield first, some
@@ -186,7 +186,7 @@ class TextRecords:
 
 @dataclass(frozen=True)
 class SignRecords(TextRecords):
-    """A function of one task, for `ProcessTask`, that signs each record: its keys are hashes of its bands."""
+    """A function of one task, for `ProcessTask`, that signs each record: it returns the hash of each band as a key."""
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `HashedRecords`, without the records that have no words."""
@@ -242,7 +242,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects records that share a hash, into trees of a forest."""
+    """A function of one task, for `ProcessTask`, that connects records with a common hash, as trees of a forest."""
 
     # Whether to connect records of earlier jobs with each other. Those jobs have compared them.
     among_earlier: bool = False
@@ -280,7 +280,7 @@ def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
 
 
 def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
-    """Return the forest of the pairs of records at the positions ``later[i]`` and ``firsts[i]`` of the rows."""
+    """Return the forest that connects, for each i, the records at the positions ``later[i]`` and ``firsts[i]``."""
     paired = np.zeros(len(rows), np.bool_)
     paired[firsts] = paired[later] = True
     places = np.cumsum(paired) - 1
@@ -314,13 +314,13 @@ class Trees:
 
     @classmethod
     def whole(cls, forest: Forest) -> Trees:
-        """Return trees that are complete in one task."""
+        """Return the trees of a forest, of which every tree has all of its records in one task."""
         count = len(forest)
         sizes = np.bincount(forest.roots, minlength=count)
         return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))
 
     def may_have_later(self) -> NDArray[np.bool_]:
-        """Return a mask of the records whose tree may contain a record of this job."""
+        """Return a mask of the records whose tree may contain a record that is not of an earlier job."""
         roots = self.forest.roots
         later = ~self.forest.are_earlier() | self.are_cut
         found: NDArray[np.bool_] = (np.bincount(roots, later, len(roots)) > 0)[roots]
@@ -359,7 +359,7 @@ class DecideTrees(ABC):
 
 @dataclass(frozen=True)
 class FindClusters(DecideTrees):
-    """Find the records to remove: all but one of each tree."""
+    """Find the records to remove: of each tree all records but one."""
 
     as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
     trees: TreeReader = joined_trees
@@ -375,7 +375,7 @@ class FindClusters(DecideTrees):
 
 @dataclass(frozen=True)
 class FindCandidates(DecideTrees):
-    """Find candidates: the records of each tree, which a later stage compares with each other.
+    """Find candidates: the records of each tree. A later stage compares them with each other.
 
     Trees with records of earlier jobs only are skipped, because they cannot change the result.
     """
@@ -403,7 +403,7 @@ def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:
 
 
 def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
-    """Record statistics of cluster sizes, and of the files with the most removed records."""
+    """Record statistics: the sizes of clusters, and the files with the most removed records."""
     forest = trees.forest
     for size in trees.sizes[trees.sizes > 1].tolist():
         stats.observe(CLUSTER_SIZE, size)
@@ -413,14 +413,14 @@ def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
 
 
 def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
-    """Return records of a forest, with the keys of their source files as hashes."""
+    """Return records of a forest. The hash of a record is the key of its source file."""
     high, low = _file_hashes(forest)
     files = nodes >> NUMBER_BITS
     return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
 
 
 def _file_hashes(forest: Forest) -> Hashes:
-    """Return the keys of the files of a forest."""
+    """Return the key of each file of a forest."""
     keys = b"".join(file_key(_url(url)) for url in forest.urls)
     halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
     return Hashes(halves[:, 0].copy(), halves[:, 1].copy())

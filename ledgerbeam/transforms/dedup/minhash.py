@@ -86,7 +86,7 @@ class MinHash:
     def bands_of(self, hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> Hashes:
         """Return the bands of texts, one row each. `sizes` are the numbers of n-grams of each text, at least 1.
 
-        `hashes` are the n-grams, text after text. Those of a text are in any order, and may be repeated.
+        `hashes` are the n-grams, text after text. The n-grams of one text are in any order, and may be repeated.
         """
         grams = (hashes >> np.uint64(32)).astype(np.uint32)
         ends = np.cumsum(sizes)
@@ -119,7 +119,7 @@ class MinHash:
     def _rows(
         self, grams: NDArray[np.uint32], starts: NDArray[np.int64], least: NDArray[np.uint32], first: int
     ) -> None:
-        """Compute the rows of some texts, and store them in `least` from column `first` on."""
+        """Compute the rows (minima) of some texts, and store them in `least` from column `first` on."""
         hashed = np.empty_like(grams)
         for row, (factor, term) in enumerate(_factors(len(least))):
             np.multiply(grams, factor, out=hashed)
@@ -140,21 +140,21 @@ class MinHash:
 
 
 class Bands(NamedTuple):
-    """The bands of those texts that have words."""
+    """The bands of texts; only of the texts that have words."""
 
     places: NDArray[np.int64]  # positions of the texts that have bands, ascending
     hashes: Hashes  # hashes of the bands, one row for each of these texts
 
 
 class Grams(NamedTuple):
-    """The n-grams of those texts that have words."""
+    """The n-grams of texts; only of the texts that have words."""
 
     places: NDArray[np.int64]  # positions of the texts that have n-grams, ascending
     hashes: NDArray[np.uint64]  # 64-bit hashes of the n-grams, text after text
     sizes: NDArray[np.int64]  # number of n-grams of each of these texts
 
     def sets(self) -> list[NDArray[np.uint64]]:
-        """Return the set of n-grams of each of these texts, ascending."""
+        """Return the n-grams of each text, ascending, without repetitions."""
         return (
             [np.unique(some) for some in np.split(self.hashes, np.cumsum(self.sizes)[:-1])] if len(self.places) else []
         )
@@ -174,7 +174,7 @@ def _added(found: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.u
 
 
 def _spans(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield first and last position (exclusive) of texts with about `_AT_ONCE` n-grams together, at least one text."""
+    """Yield start and end of groups of texts with about `_AT_ONCE` n-grams each; a group has at least one text."""
     first = 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0

@@ -2,8 +2,8 @@
 
 Records are ordered by their hashes. In the end each cluster is a star: edges from its least record to all others.
 
-All stages exchange rows. The key of a row is the hash of a record. The rows of a key may be divided among parts of a
-bucket. Each part then has all leading rows of the key; see `io.exchange.hash_run.LEADING`.
+All stages exchange rows. The key of a row is the hash of a record. If the rows of a key are divided among parts of a
+bucket, each part has all leading rows of the key; see `io.exchange.hash_run.LEADING`.
 
     stage         key      leading rows                                  other rows
     stars         record   least record of its tree, and its details     records of which it is the least
@@ -222,7 +222,7 @@ def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
 
 
 def _edges(gathered: GatheredRecords) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
-    """Return the edges of a part: their two records, and whether each edge is a row of this part alone."""
+    """Return the edges of a part: first record, second record, and whether this part alone has the row of the edge."""
     of, to = [_NONE], [_NONE]
     for rows in gathered.hashes(_ROWS):
         of.append(Hashes(rows.high, rows.low))

@@ -1,8 +1,8 @@
 """Verified near duplicates: connect candidates whose n-grams overlap enough.
 
-Records that share a band are candidates. Candidates that are connected, also through others, have the same key. Each
-record of a key is compared with the records of the key that share a band with it, unless comparisons have connected
-both already. So the order of the comparisons does not affect the result.
+Records that share a band are candidates. Candidates that are connected, directly or through others, have the same key.
+Each record of a key is compared with the records of this key that share a band with it. A comparison is skipped if
+earlier comparisons have connected both records already. So the order of the comparisons does not affect the result.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class VerifiedTrees:
 
 @dataclass
 class _Sets:
-    """The candidates of some whole clusters, which are compared together."""
+    """All candidates of some clusters, which are compared in one pass."""
 
     sets: dict[bytes, int] = field(default_factory=dict)  # number of each different set of n-grams
     sets_of: list[int] = field(default_factory=list)  # number of the set of each candidate
