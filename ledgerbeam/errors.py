@@ -10,10 +10,10 @@
     │   ├── RecordError                                 one record: bad JSON, bad UTF-8, a wrong shape
     │   ├── ArchiveError                                a tar that is truncated or damaged
     │   ├── RunFileError                                a run file of an exchange that is truncated or damaged
-    │   └── NotIndexableError                           compressed or piped: it has no byte offsets
+    │   └── NotIndexableError                           a compressed or piped source: it has no byte offsets
     ├── IndexError_                (ValueError)         an index that cannot be used
     │   ├── IndexNotFoundError     (FileNotFoundError)
-    │   └── IndexMismatchError                          stale, short, unaligned, decreasing or foreign
+    │   └── IndexMismatchError                          an index that does not fit its source
     ├── CheckpointError            (RuntimeError)       a graph that cannot be saved or restored exactly
     │   └── CheckpointMismatchError                     the checkpoint of another graph, or of other data
     ├── FunctionError              (ValueError)         user code that cannot be imported, or returned a wrong value
@@ -25,11 +25,11 @@
     └── LedgerError                (RuntimeError)
         ├── LedgerNotFoundError    (FileNotFoundError)
         ├── LedgerVersionError                          written by another version of ledgerbeam
-        ├── LedgerDamagedError                          an unreadable environment or row, or missing rows
+        ├── LedgerDamagedError                          unreadable LMDB files, rows or objects, or missing rows
         ├── JobMismatchError                            the ledger of another job
         ├── ScatterIncompleteError                      missing run files of an exchange
         ├── NonDeterministicTaskError                   the same task with another result
-        └── NegativePendingCountError                   more completions than tasks: an invariant is broken
+        └── NegativePendingCountError                   more finished tasks than planned tasks
 
 The message is the only positional argument of each error, because Beam rebuilds exceptions from their text, and
 processes exchange them by pickle. It names the file, the record or offset, the expected and the found value, and the
@@ -101,7 +101,7 @@ class IndexMismatchError(IndexError_):
 
 
 class CheckpointError(LedgerbeamError, RuntimeError):
-    """An iterator graph that cannot be saved or restored exactly: the required data is missing."""
+    """An iterator graph that cannot be saved or restored exactly, because required data is missing."""
 
 
 class CheckpointMismatchError(CheckpointError):
@@ -129,7 +129,7 @@ class PublicationError(LedgerbeamError, RuntimeError):
 
 
 class WorkerDiedError(LedgerbeamError, RuntimeError):
-    """A worker process that ended without reporting: killed, out of memory or crashed."""
+    """A worker process that ended without a report: it was killed, ran out of memory or crashed."""
 
 
 class LedgerError(LedgerbeamError, RuntimeError):
@@ -145,7 +145,7 @@ class LedgerVersionError(LedgerError):
 
 
 class LedgerDamagedError(LedgerError):
-    """A ledger with an unreadable environment or row, or with missing rows."""
+    """A ledger with unreadable LMDB files, rows or objects, or with missing rows."""
 
 
 class JobMismatchError(LedgerError):
@@ -161,4 +161,4 @@ class NonDeterministicTaskError(LedgerError):
 
 
 class NegativePendingCountError(LedgerError):
-    """A ledger with more finished tasks of a source than planned tasks: an invariant is broken."""
+    """A ledger with more finished tasks of a source than planned tasks, which is impossible without a bug or damage."""

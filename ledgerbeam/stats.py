@@ -1,6 +1,6 @@
 """Statistics for user functions: counts, quantiles, distinct values and frequent values.
 
-Call them anywhere in the function of a job:
+Call these functions anywhere in the function of a job:
 
     from ledgerbeam import stats
 
@@ -101,7 +101,7 @@ def distinct(name: str, value: Any) -> None:
 
 
 def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
-    """Count a value, so that the most frequent values are found. The count grows by the weight `n`.
+    """Count a value with the weight `n`. ``ledgerbeam ledger stats`` shows the values with the greatest counts.
 
     Args:
         name: Name of the statistic, such as ``languages``.
@@ -135,7 +135,7 @@ class Collected:
         return {name: (sketch.kind, sketch.data()) for name, sketch in found}
 
     def begin(self, name: str, kind: str) -> Any:
-        """Create the sketch of a new name and return it.
+        """Create the sketch of a new name and return the sketch.
 
         Raises:
             FunctionError: The task has too many statistics.
@@ -174,7 +174,7 @@ def collecting() -> Iterator[Collected]:
 
 @contextlib.contextmanager
 def discarded() -> Iterator[None]:
-    """Check the arguments of statistics in the body, and discard the values: the body repeats work already counted."""
+    """Check the arguments of statistics in the body, but discard the values: the body repeats work that was counted."""
     with collecting():
         yield
 
@@ -216,7 +216,7 @@ def _check_name(name: Any, kind: str) -> None:
 
 
 def _whole(name: Any, kind: str, value: Any, least: int) -> int:
-    """Return a whole number of another type, such as NumPy's, as an int."""
+    """Return a whole number of any type, such as NumPy's, as an int. FunctionError if it is less than `least`."""
     with contextlib.suppress(TypeError):
         number = operator.index(value)
         if least <= number <= LIMIT:

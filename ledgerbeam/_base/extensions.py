@@ -1,7 +1,8 @@
 """Commands that install the extras of this package, and extensions.
 
-An extension is an object with a name in a group. The core finds it by these two names, and imports its module only
-then. The dataset formats of this library are extensions. Other packages add extensions with entry points of the groups.
+An extension is an object with a name in a group. The library looks it up by group and name, and imports its module at
+the first look-up. The dataset formats of this library are extensions. Other packages add extensions by entry points in
+these groups.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _entry_points(group: str) -> dict[str, Any]:
 
 
 def import_extra(module: str, extra: str, need: str) -> Any:
-    """Import a module of an extra. If it is missing, UsageError with `need`, such as ``images need Pillow``."""
+    """Import a module of an extra. UsageError if it is missing; `need` gives the reason: ``images need Pillow``."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM during commands and calls.
 
 Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line. At
-these times, no work has started or all work is recorded. At other times the interrupt raises KeyboardInterrupt, and
-the command saves its state.
+these times, no work has started or all work is recorded. At other times an interrupt raises KeyboardInterrupt, and the
+command saves its state.
 
 Call in Python: the process continues and must be able to repeat the call. An interrupted import may leave a module half
 initialized; compiled modules then fail or abort. A lock that stays locked makes the next call wait. So an interrupt is
@@ -44,8 +44,8 @@ INTERRUPTED = 130  # exit status of a command that was interrupted
 def end_when_interrupted() -> None:
     """Make Ctrl-C and SIGTERM end the process at once, with one line and status `INTERRUPTED`. Main thread only.
 
-    An ignored SIGINT stays ignored: the process is a background job, and Ctrl-C is for the foreground job. SIGTERM is
-    always handled, also if the parent process ignores it.
+    An ignored SIGINT stays ignored: the process is then a background job, and Ctrl-C is for the foreground job. SIGTERM
+    is always handled, also if the parent process ignores it.
     """
     _take(_end)
 
@@ -89,7 +89,7 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 class Interruptible:
-    """Context manager that delays interrupts of its body to a safe point, so that the program can repeat the call.
+    """Context manager that delays interrupts of its body to a safe point, so that the program can repeat the body.
 
     An interrupt during an import, or during an operation of the local ledger, is raised when the import or operation
     ends. Imports of user files can be interrupted: they may take any time, and a repeated import starts again. For a
@@ -133,7 +133,7 @@ class Interruptible:
             raise found from None
 
     def _is_interrupt(self, kind: type[BaseException] | None) -> bool:
-        """Return whether KeyboardInterrupt itself ended the body. First, a delayed interrupt is raised."""
+        """Deliver a delayed interrupt. Return whether the body or this interrupt raised exactly KeyboardInterrupt."""
         with self._lock:  # stops the thread of `_remind`
             waits, self._waits = self._waits, False
         if kind is None and waits:

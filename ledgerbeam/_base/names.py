@@ -38,8 +38,8 @@ _NO_OBJECT = re.compile("[\0\ud800-\udfff]")  # only a local disk allows names t
 def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> str:
     """Return a valid name for a path below a root with the URL `below`. Parts of names and paths are separated by `/`.
 
-    The name depends only on the arguments, and different paths have different names. `room` is the length of the
-    longest ending that is added to it, in bytes. With `mark` it always has a hash. UsageError if no name fits.
+    The name depends only on the arguments, and different paths have different names. `room` is the length in bytes of
+    the longest ending that is added to the name. With `mark`, every name gets a hash. UsageError if no name fits.
     """
     unfit = _NO_STORE if below.startswith("/") else _NO_OBJECT
     *folders, last = path.split("/")
@@ -58,8 +58,8 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
 def beside(url: str, ending: str) -> str:
     """Return the URL of a file in the same folder with an ending added to the name, such as `x.jsonl.idx`.
 
-    If that name is not valid, the last part is cut. If the key of an object would be too long or has parts `..`, the
-    name is in the same bucket, not in the same folder.
+    If the result is not valid, its last part is cut. If the key of an object would be too long or has parts `..`, the
+    file is in the same bucket, but in another folder.
     """
     if url.startswith("/"):
         folder, slash, last = url.rpartition("/")

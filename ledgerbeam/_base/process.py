@@ -1,7 +1,7 @@
 """State of a process: open standard descriptors, loggers, and the import of Beam.
 
 A process may start with closed standard descriptors (``>&-``). Then the next file that it opens gets one of these
-descriptors. If that is a file of LMDB, printed text would be written into the ledger.
+descriptors. If the file belongs to LMDB, printed text would be written into the ledger.
 
 Beam is imported without a change to the logging of the program.
 """

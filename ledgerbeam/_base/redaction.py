@@ -1,13 +1,13 @@
 """Redaction of secrets in URLs, messages and command lines before they are printed, logged or stored.
 
-Secrets are found by their position, as in `scheme://user:password@host` and `?X-Amz-Signature=...`, and by their
-text: the values of storage options, and of environment variables that the clients of stores read. All text passes
-`without_secrets`. Commands install it in their standard streams (`redact_streams`); code that stores text calls it.
+Secrets are found by their position, as in `scheme://user:password@host` and `?X-Amz-Signature=...`, and by their text:
+the values of storage options, and of environment variables that the clients of stores read. All text passes
+`without_secrets`. Commands put it before their standard streams (`redact_streams`); code that stores text calls it.
 
 Credentials are recognised by their names and values (`is_credential`). A name is split into words: ``HF_TOKEN``,
 ``X-Amz-Signature``, ``accountKey``. Some words occur only in names of credentials. Other words have a second meaning in
-data and language models (``pad_token``, ``sort_key``, ``minhash_signature``). They decide as the last word, alone or
-after a word of access such as ``api`` or ``hf``. After any other word, the value decides.
+data and language models (``pad_token``, ``sort_key``, ``minhash_signature``). As the last word of a name, alone or
+after a word of access such as ``api`` or ``hf``, they show a credential. After any other word, the value decides.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def printable(text: str) -> str:
 
 
 def redact_streams() -> None:
-    """Redact all text of the standard streams, and the traceback of the process. Bytes are not changed."""
+    """Redact all text of the standard streams, and the traceback of an uncaught exception. Bytes are not changed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Redacted):

@@ -1,6 +1,6 @@
 """Version of the library.
 
-The package imports this module while the working folder of ``python -m ledgerbeam`` is still on the import path. So it
+With ``python -m ledgerbeam``, this module is imported while the working folder is still on the import path. So it
 imports nothing: a file there, such as json.py, would run in place of a module of Python.
 """
 

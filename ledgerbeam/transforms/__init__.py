@@ -2,8 +2,8 @@
 
     patterns -> MatchSources -> SkipCompleted -> PlanTasks -> ReadTasks -> ProcessTask -> WriteTasks -> CommitTasks
 
-`PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier is allowed after `ReadTasks`,
-because the next stage would start only after all work before it is done. The transforms get their ledger from the
+`PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier is allowed after `ReadTasks`:
+transforms after a barrier start only when all work before it is done. The transforms get their ledger from the
 pipeline: `ledgerbeam.Pipeline` or `ledgerbeam.run`. Elements are `Source` and `Task`. A filtered task becomes a
 `NoneTask`, a failed task a `FailedTask`. Later transforms pass them on, and `CommitTasks` records them.
 

@@ -90,7 +90,7 @@ class ChainDoFn(beam.DoFn):
         return work
 
     def display_data(self) -> dict[str, Any]:
-        """Return the display data of the step: some consoles, as Dataflow's, show only the innermost transforms."""
+        """Return the display data of the step. Some consoles, such as Dataflow's, show only innermost transforms."""
         return self.step.display_data()
 
     def setup(self) -> None:

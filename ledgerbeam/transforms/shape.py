@@ -2,8 +2,8 @@
 
 `ReadTasks` to `CommitTasks` must be one fused stage in which each element is a task that the ledger tracks. A barrier
 would keep tasks from the ledger until all work is done. A branch would miss records after a crash, or see them twice.
-An undisturbed run shows neither fault, so such a pipeline is refused before it starts. `chain_alone` and `rest_alone`
-divide the protobuf form of an accepted pipeline.
+Without a crash, neither fault is visible, so such a pipeline is refused before it starts. `chain_alone` and
+`rest_alone` divide the protobuf form of an accepted pipeline.
 """
 
 from __future__ import annotations
@@ -99,16 +99,16 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
 
 
 def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return a pipeline with the chain only, by the labels of its primitive transforms in order."""
+    """Return a pipeline with the chain only. `labels` names its primitive transforms in order."""
     names = _names(proto)
     return _only(proto, {names[label] for label in labels})
 
 
 def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return a pipeline with the transforms after the chain only, by the labels of the chain in order.
+    """Return a pipeline with the transforms after the chain only. `labels` names those of the chain in order.
 
-    It starts with `CommitTasks`, which emits the tasks that are already committed. The first label is that of the
-    impulse.
+    The result starts with `CommitTasks`, which emits tasks that are already committed. The first label is that of the
+    impulse, Beam's transform at the start of a pipeline.
     """
     names = _names(proto)
     first, *between, commit = (names[label] for label in labels)
@@ -206,9 +206,9 @@ def _is_ours(unit: AppliedPTransform) -> bool:
 
 
 def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
-    """Yield a message for each transform of users that would divide the chain into stages, if both its ends exist.
+    """Yield a message for each refused transform of the user in the chain. Nothing if an end of the chain is missing.
 
-    A transform that is not a barrier must declare that it emits tasks.
+    After `ReadTasks`, a barrier and a transform that does not declare that it emits tasks; before, all but Reshuffle.
     """
     first = ends.get(SkipCompleted) or ends.get(MatchSources)
     last = ends.get(CommitTasks) or ends.get(WriteTasks)
@@ -238,7 +238,7 @@ def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Ite
 
 
 def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
-    """Return the kind of a transform that ends a stage, and a remedy; None for other transforms."""
+    """Return the kind of a transform that ends a stage, such as GroupByKey, and a remedy; None for other transforms."""
     transform = node.transform
     if isinstance(transform, beam.Reshuffle | ReshufflePerKey):
         return "a Reshuffle", f"leave it out, PlanTasks spreads the work; {_BARRIER}"
@@ -289,7 +289,7 @@ def _reached(applied: _Applied, start: AppliedPTransform) -> list[AppliedPTransf
 
 
 def _leading_to(applied: _Applied, end: AppliedPTransform) -> set[int]:
-    """Return the IDs of the primitive transforms upstream of a transform of the chain, and its own."""
+    """Return the IDs of a transform of the chain and of the primitive transforms upstream of it."""
     found: set[int] = {id(node) for node in _below(end)}
     for leaf in reversed(applied.leaves):  # inputs come before their consumers
         if any(id(taker) in found for taker in applied.next(leaf)):
@@ -345,7 +345,7 @@ def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str
 
 
 def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> Iterator[str]:
-    """Yield a message about a user's transform if one of its parts does not declare that it emits tasks."""
+    """Yield a message about a user's transform if a part of it does not declare that it emits tasks."""
     tasks = set(get_args(TASKS))
     for given in (output.element_type for leaf in leaves for output in leaf.outputs.values()):
         if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:

@@ -1,9 +1,9 @@
 """Parts of functions, for the identity of a job: code, captured values, and the user's modules.
 
-A function in a module is identified by its name and the sources of the user's modules. Other functions are followed
-into all their parts: functions of a script, a notebook or a prompt; lambdas, closures, partials, methods of objects,
-callable objects. Each part has a name, so that a ledger of another job can report the changed parts. Values are
-followed as pickle follows them. Nothing here depends on the process: neither addresses, nor the order of sets.
+A function in a module is identified by its name and the sources of the user's modules that it uses. Other functions are
+followed into all their parts: functions of a script, a notebook or a prompt; lambdas, closures, partials, methods of
+objects, callable objects. Each part has a name, so that a ledger of another job can report the changed parts. Values
+are followed as pickle follows them. Addresses and the order of sets, which differ between processes, have no effect.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FunctionParts:
 
 
 def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
-    """Return the parts of functions that are given as objects, not by name.
+    """Return the parts of functions, which are given as objects.
 
     Raises FunctionError if a captured value cannot be copied to another process, or is a random number generator.
     """
@@ -106,8 +106,8 @@ def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
 def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
     """Return the identity of functions for a job's parameters: their order, and hashes of their parts by name.
 
-    If their code, a captured value or one of the user's modules that they use changes, it is another job, and the
-    ledger reports the change. The same holds for another order of the functions.
+    Another code, another captured value, another content of a user's module that they use, or another order of the
+    functions makes another job, and the ledger reports the change.
 
     Args:
         functions: Callables: functions and classes of modules, lambdas, closures, partials, methods and objects with
@@ -147,7 +147,7 @@ def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str
 
 
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
-    """Return the reference of a pipeline to a user's object: by name if another process finds it, else the object."""
+    """Return a pipeline's reference to a user's object: its name if another process can import it, else the object."""
     if not callable(given):
         return given
     return reference_to(given) or GivenObject(function_name(given), given)
@@ -168,7 +168,7 @@ class _Follower:
     """Follows functions into their parts, each part once, and gives each part a unique name.
 
     Of several objects of a class, and of several partials of a function, the second has the name of the first and
-    ``(2)``. So equal names mean one part, and the captured values of two parts are kept apart.
+    ``(2)``. So a name stands for one part, and the captured values of two parts are not confused.
     """
 
     def __init__(self) -> None:
@@ -468,7 +468,7 @@ def is_dispatcher(function: Any) -> bool:
 
 
 def _is_derived(kind: type, attribute: str, value: Any) -> bool:
-    """Return whether an attribute of a class follows from other parts of the class, and so is not a part itself."""
+    """Return whether an attribute is computed from other parts of its class, so that it is not a part itself."""
     if attribute in _OF_PYTHON:
         return True
     if isinstance(value, _OF_SLOTS):  # `__slots__` names them
@@ -507,7 +507,7 @@ def _is_empty(cell: CellType) -> bool:
 
 
 def _source(code: CodeType) -> str:
-    """Return the source of code; its listing if it has no source, as at a prompt."""
+    """Return the source of code; without a source, as at a prompt, a listing of its instructions."""
     try:
         return inspect.getsource(code)
     except (OSError, TypeError):

@@ -4,7 +4,7 @@ An exception becomes a text of bounded length. The methods of its class are not 
 by methods of the built-in types, and classes by `type`, since `isinstance` also asks the object.
 
 A forked child that returns from the function has the stack of the worker or the launcher, but none of its threads. It
-would map the other records, and publish and record them a second time, or wait forever. So it is ended.
+would map the other records, and publish and record them a second time, or wait forever. So the child is ended.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _inside = 0
 def no_exit() -> Iterator[None]:
     """Let `os._exit` raise SystemExit, as `sys.exit` does, while user code runs in this process.
 
-    Otherwise it would end the launcher without a message, possibly with the status 0. Processes forked by the function
-    end as usual; see `user_code`. An exit inside a C library cannot be prevented.
+    `os._exit` would end the launcher without a message, possibly with status 0. In processes forked by the function,
+    `os._exit` works as usual; see `running_user_code`. An exit inside a C library cannot be prevented.
     """
     global _inside  # noqa: PLW0603 - one for all threads of the process that run user code
     with _lock:
@@ -60,7 +60,7 @@ children: Final[list[int]] = []  # the process id of the parent, if a function h
 
 
 class _Calls(threading.local):
-    """The number of calls of user functions that this thread has begun and not ended."""
+    """The number of calls of user functions in progress in this thread."""
 
     depth = 0
 
@@ -114,7 +114,7 @@ def ignore_interrupt(*_: Any) -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception comes from Ctrl-C, and was not raised by a function.
+    """Return whether an exception comes from Ctrl-C, and was not raised by a user's function.
 
     Only a main thread gets Ctrl-C, unless its process ignores SIGINT.
     """
@@ -155,7 +155,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _last_frame(error: BaseException) -> str:
-    """Return ``file:line`` of where `error` was raised."""
+    """Return ``file:line`` of the place where `error` was raised."""
     frames = traceback.StackSummary.extract(
         traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
     )

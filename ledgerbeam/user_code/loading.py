@@ -93,10 +93,10 @@ os.register_at_fork(after_in_child=_forget_lock_after_fork)
 
 
 class _WorkingFolder:
-    """Finds modules in the working folder that are found nowhere else.
+    """Import finder for the working folder, for modules that Python finds nowhere else.
 
     Python, the library and its dependencies import some modules on first use, and a file in the folder must not replace
-    one of them. If the folder were the last of `sys.path`, it could replace `google`, which has no `__init__.py`.
+    one of them. Even at the end of `sys.path`, it could replace a package without `__init__.py`, such as `google`.
     """
 
     folder = ""
@@ -112,10 +112,10 @@ _finder = _WorkingFolder()
 
 
 def import_function(reference: Reference) -> Callable[[Any], Any]:
-    """Import ``package.module:function``. A module found nowhere else is searched in the working folder.
+    """Import ``package.module:function``. If Python does not find the module, it is searched in the working folder.
 
-    A reference to an object is loaded. Raises FunctionError with the cause; also if the working folder has the module,
-    but Python finds another module of that name first.
+    A reference that is an object, such as `PickledObject`, is loaded. Raises FunctionError with the cause; also if the
+    working folder has the module, but Python finds another module of that name first.
     """
     target = import_object(reference)
     if not callable(target):
@@ -164,7 +164,7 @@ def import_object(reference: Reference) -> Any:
 
 
 def _why_not(error: BaseException, module: str, attribute: str, folder: str) -> str:
-    """Return why a module cannot be imported: it does not exist, or an import in it raised."""
+    """Return the reason why a module cannot be imported: it does not exist, or an import in it raised."""
     missing = error.name if type(error) is ModuleNotFoundError else None
     if type(missing) is str and f"{module}.".startswith(f"{missing}."):
         remedy = f"; name the module, not its file: {module[:-3]}:{attribute}" if module.endswith(".py") else ""

@@ -1,12 +1,12 @@
 """Modules that belong to a job's identity: the user's own files that a function's module imports.
 
 Imports are found in the sources, without running anything: an import in a function counts like one at the top. A name
-that is known only at run time stands for all possible names: ``import_module(f"rules.{name}")`` stands for every
-module of the package ``rules``. Installed modules (the standard library, packages, ledgerbeam) are distinguished from
-the user's own files by their folder.
+that is known only at run time counts as all possible names: ``import_module(f"rules.{name}")`` counts as an import of
+every module of the package ``rules``. Installed modules (the standard library, packages, ledgerbeam) are distinguished
+from the user's own files by their folder.
 
-A function of a notebook or a prompt has no module file. Its hash, and the names that it uses, come from its compiled
-code. Comments, line numbers and names of files do not change the hash; another minor version of Python does.
+A function of a notebook or a prompt has no module file. So its compiled code gives its hash and the names that it uses.
+Comments, line numbers and names of files do not change the hash; another minor version of Python does.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def _is_own(spec: ModuleSpec) -> bool:
-    """Return whether a module is a file of the user, or a folder without `__init__.py`, which may contain some."""
+    """Return whether a module is a user's file, or a folder without `__init__.py`, which may contain user's files."""
     if spec.origin is None or not spec.has_location:
         return spec.origin is None and spec.submodule_search_locations is not None
     path = os.path.realpath(spec.origin)
@@ -291,7 +291,7 @@ _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def code_digest(code: CodeType) -> str:
-    """Return a hash of the behaviour of code, the same in every process."""
+    """Return a hash of code, the same in every process; comments, line numbers and file names have no effect."""
     digest = blake2b(digest_size=8)
     for part in _parts(code):
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -367,8 +367,8 @@ _HERE = ("__name__", "__package__", "__path__")
 def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterator[str]:
     """Yield the full names that a source may import. Some are names of functions or classes, not of modules.
 
-    `package` contains the module of the source, or with `is_package` is this module. The last part of a name may be
-    `EVERY` or `_STAR`. Raises SyntaxError, ValueError or RecursionError if the source is not Python.
+    `package` is the package of the source's module; with `is_package`, it is this module itself. The last part of a
+    name may be `EVERY` or `_STAR`. Raises SyntaxError, ValueError or RecursionError if the source is not Python.
     """
     tree = ast.parse(source)
     is_open = False
@@ -445,7 +445,7 @@ def _absolute(name: str, package: str) -> str:
 
 
 def _named(arguments: list[ast.expr], package: str) -> str | None:
-    """Return the name that a call imports, or ``package.*`` if only the package is known; None if nothing is known."""
+    """Return the name that a call imports, or ``package.*`` if only a package is known; None if nothing is known."""
     start, is_whole = _start(arguments[0], package)
     if len(arguments) > 1 and start.startswith("."):
         above, is_known = _start(arguments[1], package)
@@ -458,7 +458,7 @@ def _named(arguments: list[ast.expr], package: str) -> str | None:
 
 
 def _start(node: ast.expr, package: str) -> tuple[str, bool]:
-    """Return the known beginning of the text that an expression makes, and whether it is the whole text."""
+    """Return the known start of the text that an expression makes, and whether this is the whole text."""
     match node:
         case ast.Constant(value=str(text)):
             return text, True
@@ -500,7 +500,7 @@ def _literal(node: ast.expr) -> list[str] | None:
 
 
 def _texts(tree: ast.AST, package: str) -> Iterator[str]:
-    """Yield the texts of a source that may name modules."""
+    """Yield those texts (string literals) of a source that may be names of modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             plain = node.value.lstrip(".")

@@ -63,7 +63,7 @@ def import_callable(reference: Reference) -> Callable[..., Any]:
 
 
 def _is_built(target: Any) -> bool:
-    """Return whether an object is a class, which each worker process builds once."""
+    """Return whether an object is a class, of which each worker process builds one object."""
     return inspect.isclass(target)
 
 
@@ -77,8 +77,8 @@ def check_object(
 ) -> Callable[..., Any]:
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
-    Raises like `import_callable`; FunctionError also if it does not take what `given` describes; UsageError if it has
-    no parameter of a name in `values`, or `values` lacks a parameter that it needs.
+    Raises like `import_callable`; FunctionError also if the object does not take the arguments that `given` names;
+    UsageError if a name in `values` is no parameter of it, or a parameter without a default is not in `values`.
     """
     target = import_callable(reference)
     try:
@@ -113,7 +113,7 @@ def check_object(
 
 
 def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``--set`` by name. Of ``NAME=VALUE``, a value that is not JSON is taken as text.
+    """Return the values of ``--set`` by name. In ``NAME=VALUE``, a value that is not JSON is taken as text.
 
     Raises UsageError for an item of another form, a value that JSON cannot store, or a name that is given twice.
     """
@@ -180,7 +180,7 @@ def _require_shallow(word: str, value: Any, left: int) -> None:
 
 
 def _called(target: Any) -> Any:
-    """Return the function that a call runs: that inside partials; for an object or a class its ``__call__``."""
+    """Return the function that a call runs: the function inside partials, or ``__call__`` of an object or a class."""
     while isinstance(target, functools.partial):
         target = target.func
     if _is_built(target):
@@ -215,7 +215,7 @@ _log = library_logger(__name__)
 
 @dataclass(frozen=True)
 class ReadyObject:
-    """A user's object that is ready to be called. Only one thread at a time calls an object of a class."""
+    """A user's object that is ready to be called. If it was built from a class, only one thread at a time calls it."""
 
     call: Callable[[Any], Any]
     in_turn: AbstractContextManager[Any] = field(default_factory=nullcontext)  # lock to hold during a call
@@ -224,7 +224,7 @@ class ReadyObject:
 
 @dataclass(frozen=True)
 class UserObject:
-    """The object that a job calls with its records, with its parameters; or the class from which it is built."""
+    """The object that a job calls with its records, or the class of this object, and the values of its parameters."""
 
     reference: Reference
     values: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments, of a class for its constructor
@@ -235,8 +235,8 @@ class UserObject:
     def ready(self) -> ReadyObject:
         """Return the object. The first call in a process imports and builds it.
 
-        Raises FunctionError with the cause, UsageError if it does not take the values, and ChangedSourceError if a
-        watched file has changed since the job was created.
+        Raises FunctionError with the cause, UsageError if the object does not take the values, and ChangedSourceError
+        if a watched file has changed since the job was created.
         """
         with _lock:
             started = time.monotonic()

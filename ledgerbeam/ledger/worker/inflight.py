@@ -101,7 +101,7 @@ class _MarkFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the file, but do not remove it. A forked process does this too, to release the lock of its parent."""
+        """Close the file without removing it. A forked process does this too, else it keeps the lock of its parent."""
         self._map.close()
         os.close(self._fd)
 

@@ -55,7 +55,7 @@ DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record
 
 @dataclass(frozen=True)
 class FindDuplicates:
-    """A function of one task, for `ProcessTask`, that finds duplicates of the best (or first) record of a key."""
+    """A function of one task, for `ProcessTask`, that finds duplicates: per key, all but the best or first record."""
 
     as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
 
@@ -82,7 +82,7 @@ class FindDuplicates:
 
 
 def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
-    """Yield run and number of each duplicate. Another record of its key is better, or as good and earlier."""
+    """Yield run file and number of each duplicate: another record of its key is better, or as good and earlier."""
     rows = chain.from_iterable(part.rows() for part in gathered.merged())
     for _, group in groupby(rows, itemgetter(0)):
         best: tuple[bytes, int, int] | None = None
@@ -264,7 +264,7 @@ class PairRecords:
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
-    """Yield a forest for each block of hashes. Records of the first `earlier` runs are not paired with each other."""
+    """Yield a forest for each block of hashes. Two records of the first `earlier` run files are not paired."""
     before: HashRows | None = None  # the first record of the last hash of the previous block
     for rows in gathered.hashes(_ROWS):
         if not len(rows):
@@ -427,7 +427,7 @@ def _file_hashes(forest: Forest) -> Hashes:
 
 
 def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
-    """Return a line of JSON for each removed record: its source and number, and those of the record that stays."""
+    """Return a line of JSON for each removed record, with source and number of it and of the record that stays."""
     places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
     return lines_of([[payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)]])
 

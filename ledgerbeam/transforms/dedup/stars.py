@@ -98,7 +98,7 @@ class TurnLargeStars(StarTask):
     """Connect the greater neighbours of a record with its least neighbour."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return edges, keyed by their greater record. Count edges that form no star yet: 0 in the last round."""
+        """Return edges, keyed by their greater record. Count edges that are not in a star yet: 0 in the last round."""
         of, to, own = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
         found, changes = large_star(Edges(ones, others), len(nodes.high), own)
@@ -160,7 +160,7 @@ class FindLabels(StarTask):
 
 
 def member_trees(gathered: GatheredRecords) -> Trees | None:
-    """Return the clusters in a part of a bucket. Add the leading records of clusters that continue elsewhere."""
+    """Return the clusters in a part of a bucket. If one continues in another part, add its leading records."""
     parts = [rows for rows in gathered.hashes(_ROWS) if len(rows)]
     count = sum(map(len, parts))
     if not count:

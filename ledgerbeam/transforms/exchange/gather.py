@@ -48,16 +48,16 @@ class GatherStep(MatchStep):
     Use it instead of `MatchSources`, at the start of a second pipeline. Each bucket is a source. A task is a part of a
     bucket, of about the size that `PlanTasks` sets. Its records come in the order of key, source and position.
 
-    All sources must be complete in the ledger of the first pipeline when this one runs. If a record changes, only its
-    bucket is gathered again.
+    All sources must be complete in the ledger of the first pipeline when this one runs. If a record changes later, only
+    its bucket is gathered again.
 
     Args:
         runs: Folder that `Scatter` wrote to.
         ledger: URL of the ledger of the pipeline with `Scatter`.
         whole_keys: Whether all records of a key are in one task. Otherwise a key with many records may continue in the
             next task, as in ``ledgerbeam sort``.
-        keep_runs: Whether to keep the run files after all records are gathered. Otherwise they are removed, and after
-            a change all sources are scattered again.
+        keep_runs: Whether to keep the run files after all records are gathered. Otherwise they are removed, and after a
+            change of any source all sources are scattered again.
 
     Raises:
         UsageError: If a URL is invalid.
@@ -93,7 +93,7 @@ class KeepRecords:
         return {"keep": name_of(self.output_format), "version": VERSION}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with records for the format. UnsupportedShapeError: its records are not of a bucket."""
+        """Return the task with records for the format. UnsupportedShapeError: it has no records of a bucket."""
         gathered = gathered_records(task, "KeepRecords")
         if self.output_format == "jsonl":
             try:
@@ -136,7 +136,7 @@ class GroupRecords(FunctionOfTask):
         return {"function": str(self.reference), **made_of(self.reference)}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the results of its groups. UnsupportedShapeError: its records are not of a bucket."""
+        """Return the task with the results of its groups. UnsupportedShapeError: it has no records of a bucket."""
         gathered_records(task, repr(self))
         ready = self.set_up()
         with ready.in_turn:
@@ -169,7 +169,7 @@ class MergeRuns:
     takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `MergedRecords`. UnsupportedShapeError: its records are not of a bucket."""
+        """Return the task with `MergedRecords`. UnsupportedShapeError: it has no records of a bucket."""
         gathered = gathered_records(task, "MergeRuns")
         ranges, cuts = self._within
         inner = ranges[gathered.bucket]
@@ -183,7 +183,7 @@ class MergeRuns:
 
     @cached_property
     def _within(self) -> tuple[list[range], Cuts]:
-        """The output ranges of each input range, and their boundaries."""
+        """The ranges of buckets into which each input range is divided, and the keys at which they start."""
         return self.partition.inner(self.ordinal), self.partition.cuts_of(self.ordinal + 1)
 
 
@@ -207,7 +207,7 @@ class MergedEncoder:
 
 
 def gathered_records(task: Task, function: str) -> GatheredRecords:
-    """Return the records of a part of a bucket. Raises UnsupportedShapeError for a task without them."""
+    """Return the records of the task, a part of a bucket. UnsupportedShapeError: the task has other records."""
     if not isinstance(task.records, GatheredRecords):
         raise UnsupportedShapeError(
             f"{function} received a {type(task.records).__name__} for {task.name}: expected records of a bucket; start "
@@ -217,7 +217,7 @@ def gathered_records(task: Task, function: str) -> GatheredRecords:
 
 
 def lines_of(parts: Iterable[Iterable[bytes]]) -> JsonLines | None:
-    """Return payloads (records in the form of a run file) as lines of JSON; None if one is not JSON text."""
+    """Return payloads (records in the form of a run file) as lines of JSON; None if a payload is not JSON text."""
     data = io.BytesIO()
     sizes = [np.zeros(1, np.int64)]
     for part in parts:
@@ -235,20 +235,20 @@ def lines_of(parts: Iterable[Iterable[bytes]]) -> JsonLines | None:
 
 
 def as_part(task: Task) -> Task:
-    """Return the task as one of another source, whose URL names the part of the bucket: samples are named after it."""
+    """Return the task with a source whose URL names the part of the bucket: new samples are named after this URL."""
     source = task.source
     return task.replace(source=Source(f"{source.url}-{task.start:06d}", source.size, source.version), start=0, stop=0)
 
 
 def as_bucket(done: Any, task: Task) -> Any:
-    """Return a result for the task of `as_part` as a result for the original task."""
+    """Return a result for the task of `as_part` as the result for `task`, from which that was made."""
     if isinstance(done, Task):
         return done.replace(source=task.source, start=task.start, stop=task.stop)
     return replace(done, task=task)
 
 
 class _GroupMapping(TaskMapping):
-    """The mapping of the groups of one task: one call for each group. The counts are of records, not of groups."""
+    """The mapping of the groups of one task: one call for each group. It counts records, not groups."""
 
     def __init__(self, rules: MappingRules, task: Task, keys: RecordKeys) -> None:
         super().__init__(rules, task)
@@ -317,7 +317,7 @@ class _GroupMapping(TaskMapping):
 
 
 def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:
-    """Yield, for each key, an iterator of its payloads. Payloads that the caller does not take are skipped."""
+    """Yield, for each key, an iterator of its payloads. The next key skips payloads that the caller has not taken."""
     keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered.merged())
     for _, group in groupby(keyed, itemgetter(0)):
         yield map(itemgetter(1), group)

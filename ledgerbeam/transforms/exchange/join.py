@@ -154,7 +154,7 @@ class _Join:
         return RecordCounts(read, read - dropped, counts, {}, {"": len(self._made)} if len(self._made) else {})
 
     def _take(self, payload: bytes, right: _Held) -> None:
-        """Join a left record with the right records of its key."""
+        """Join a left record with each of the right records of its key."""
         rules = self._rules
         if rules.how in ("semi", "anti") or not (right or rules.fields.under):
             self._made.take(payload)
@@ -201,7 +201,7 @@ class _Held:
 
 
 def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, _Held]]:
-    """Yield run, number and bytes of each left record, and the right records of its key. RecordError: too many."""
+    """Yield run file, number and bytes of each left record, and its right records. RecordError: these are too large."""
     beside, held = gathered.beside, _Held()
     current: bytes | None = None
     for part in chain(gathered.begun(), gathered.merged()):

@@ -43,7 +43,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class RecordKeys:
-    """Rules that give each record a key, as bytes in the order of the keys. Picklable."""
+    """Rules that give each record a key, as bytes that sort in the order of the keys. Picklable."""
 
     scheme: Scheme  # the order of the records
     fields: tuple[str, ...] = ()  # names of the key fields, ``a.b`` for a nested field. A missing field is null
@@ -70,8 +70,8 @@ class RecordKeys:
     def of(self, records: PlacedRecords) -> ByteRows:
         """Return the key of each record.
 
-        With the schemes ``digest`` and ``match`` the key of null is empty. Raises FunctionError if the function raises,
-        and RecordError if a record cannot be decoded or has no key. The message names the record.
+        With the schemes ``digest`` and ``match``, the key null is empty bytes. Raises FunctionError if the user's
+        function raises, RecordError if a record cannot be decoded or has no key. The message names the record.
         """
         return ByteRows.concatenated([ByteRows.of(self._of_part(part)) for part in records.parts])
 
@@ -86,7 +86,7 @@ class RecordKeys:
         return key if self.scheme == "key" else self._hashed(key)
 
     def value(self, record: Any) -> Any:
-        """Return the value of the key fields of a record, a tuple if there are several, or of the user's function."""
+        """Return the value of a record's key field, a tuple of several values, or the result of the user's function."""
         return self._call(record)
 
     def _of_part(self, part: PlacedPart) -> Iterable[bytes]:
@@ -173,8 +173,8 @@ class RecordKeys:
 class SplitRecords(MapRecords):
     """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
 
-    `keys` have the scheme ``hash``. `parts` are pairs of a name and a share, relative to the sum of all shares.
-    `conversion` is a name in `io.conversion`.
+    `keys` have the scheme ``hash``. `parts` are pairs of a name and a share; the part gets this share of the sum of all
+    shares. `conversion` is a name in `io.conversion`.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class _Field:
         return value
 
     def _of_sample(self, sample: Sample) -> Any:
-        """Return the key of a sample, a member, or a field in a member with JSON."""
+        """Return a sample's key, a member's bytes, or a field in a member with JSON, as the key field says."""
         if self._name == KEY:
             return sample.key
         for cut in range(len(self._parts), 0, -1):

@@ -91,7 +91,7 @@ class ScatterRecords:
 
 
 def moved(task: Task, records: Any, keyless: int) -> Task | NoneTask:
-    """Return a task with the records that have a key, and count the others as dropped."""
+    """Return the task with `records`, which have keys, and count `keyless` other records as dropped."""
     if not keyless:
         return task.replace(records=records)
     stats.count(WITHOUT_KEY, keyless)
@@ -183,10 +183,11 @@ class ScatterStep(WriteStep):
         runs: URL of the folder to write below.
         by: The key: a field name (``a.b`` for a nested field), several field names separated by commas or as a list, a
             function of a record, or ``module:function``. A missing field is null. None keeps the order of the sources.
-        order: ``key``, or ``hash`` to order by a hash of the key. A hash needs no sample and is enough for groups.
+        order: ``key``, or ``hash`` to order by a hash of the key. A hash needs no sample, and still brings equal keys
+            together.
         descending: Whether the greatest key comes first.
         nulls: Position of records whose key is null: ``first`` or ``last``.
-        buckets: Number of buckets. Default: from `bucket_bytes`. Frequent equal keys can make it smaller.
+        buckets: Number of buckets. Default: from `bucket_bytes`. If many records have equal keys, there can be fewer.
         bucket_bytes: Approximate size of a bucket in bytes of the sources, or as ``"64M"``. If a record changes, its
             bucket is gathered again. Default without `buckets` and `cuts`: ``"64M"``.
         cuts: Keys at which buckets start, instead of a sample. Tuples if the key has several fields.

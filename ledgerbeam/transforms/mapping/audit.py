@@ -55,7 +55,7 @@ class AuditedWork:
 
 
 def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
-    """Audit one finished task of a source, if one is left. LedgerbeamError: the source cannot be divided into tasks."""
+    """Audit one finished task of a source, if the source has any. LedgerbeamError: it cannot be divided into tasks."""
     source = request.source.source
     kind = work.sources.kind_of(source)
     cut = kind.cut(source, work.limits)
@@ -93,7 +93,7 @@ def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
 
 
 def _deadline(seconds: float | None) -> Callable[[], bool]:
-    """Return a function that returns True once the time is over. The first call starts the clock."""
+    """Return a function that returns True once `seconds` have passed since its first call."""
     end: float | None = None
 
     def is_late() -> bool:
@@ -181,7 +181,7 @@ def _opened(url: str, work: AuditedWork, readers: ExitStack) -> Any:
 
 
 def _are_equal(first: Any, again: Any, *, is_whole: bool) -> bool:
-    """Return whether the recomputed results surely equal the published ones; only as many of those are read."""
+    """Return whether the recomputed results equal the last published ones. False can also mean that it is unknown."""
     records, number = (0 if reader is None else len(reader) for reader in (first, again))
     start = records - number
     if start < 0 or (is_whole and start):
@@ -223,7 +223,7 @@ class _Sides(NamedTuple):
 def _first_difference(
     first: Sequence[_Record], again: Sequence[_Record], route: str, recomputed: Recomputed, *, is_whole: bool
 ) -> str:
-    """Return the last difference, as a message: the search starts at the end, as do partial recomputations."""
+    """Return a message about the first difference found from the end, where partial recomputations start."""
     origins = recomputed.origins.get(route, ())[::-1]
     sides = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
     if sides is None:
@@ -240,7 +240,7 @@ def _compared(
     *,
     is_whole: bool,
 ) -> _Sides | None:
-    """Compare results from the last one to the first. `origins` has the position of the record of each of `again`."""
+    """Compare results, given from last to first. `origins` has the position of the record of each result in `again`."""
     leaves_out = len(again) != recomputed.records - recomputed.first or (is_whole and len(first) != recomputed.records)
     for number, (was, now) in enumerate(zip_longest(first, again)):
         if was == now:
@@ -261,14 +261,14 @@ def _follows(result: _Record, results: Sequence[_Record], number: int) -> bool:
 
 
 def _left_out(number: int, origins: Sequence[int], records: int) -> int:
-    """Return the position of the record without a result: the record before the one with the last equal result."""
+    """Return the position of the record that has no result: the one before the record of the last equal result."""
     after = origins[number - 1] if number else records
     before = origins[number] if number < len(origins) else -1
     return after - 1 if after - 1 > before else max(before, after) if number else max(before, 0)
 
 
 def _alike(one: bytes, other: bytes) -> bool:
-    """Return whether half of the bytes of two results are equal, so that they probably come from one record."""
+    """Return whether at least half of the bytes of two results are equal: they probably come from one record."""
     ahead = _common(one, other)
     behind = _common(one[ahead:][::-1], other[ahead:][::-1])
     return 2 * (ahead + behind) >= min(len(one), len(other))

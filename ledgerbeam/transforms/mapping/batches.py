@@ -55,11 +55,11 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _understood(self, results: Any, positions: Sequence[int]) -> Any:
-        """Check and convert the results of a batch. FunctionError: wrong form. BatchFailedError: reading them fails."""
+        """Check and convert the results of a batch. FunctionError: wrong form. BatchFailedError: unreadable results."""
 
     @abstractmethod
     def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
-        """Collect the results of a batch. BatchFailedError: one of an unknown record is invalid; none is collected."""
+        """Collect all results of a batch, or none: BatchFailedError if a result of an unknown record is invalid."""
 
     def run(self) -> None:
         """Map one batch after the other. Raises BatchAgainError if the task must start again."""
@@ -116,7 +116,7 @@ class BatchMapping(TaskMapping):
             stop = start
 
     def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-        """Map records again, and yield positions and results in parts. A record that raises is a part with a `Reject`.
+        """Map records again, and yield positions and results in parts. A record that raises yields a `Reject`.
 
         Bisection finds such records, as in the first run. Raises TaskFailedError if an error must fail the task.
         """

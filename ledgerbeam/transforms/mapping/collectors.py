@@ -51,14 +51,14 @@ def name_of(output: str | Format) -> str:
 
 
 class UnplacedError(RecordError):
-    """A result cannot be written, and its record is unknown. To find it, map the task again with `placed`."""
+    """A result cannot be written, and its record is unknown. To find the record, map the task again with `placed`."""
 
 
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
     """Return a collector for the results of a route.
 
-    If a result cannot be written, `add` raises with `one_by_one`, otherwise `finish`. For formats of columns `add`
-    raises with `placed`; otherwise `finish` raises UnplacedError.
+    If a result cannot be written, `finish` raises; with `one_by_one` already `add`. For formats of columns, `finish`
+    raises UnplacedError; with `placed` already `add` raises.
     """
     name = name_of(output)
     if name == "jsonl":
@@ -178,7 +178,7 @@ class _Samples(Collector):
 
 
 class _Values(Collector):
-    """Keeps the results, or what `copied` makes of them."""
+    """Keeps the results, or the copies that `copied` returns for them."""
 
     def __init__(self, copied: Callable[[Any], Any] = lambda value: value) -> None:
         self._copied = copied
@@ -210,7 +210,7 @@ class _Copies(_Values):
 
 
 class _Refused(Collector):
-    """Raises for each result of a route without a schema."""
+    """Raises for each result: the route has no schema."""
 
     def __init__(self, error: str) -> None:
         self._error = error

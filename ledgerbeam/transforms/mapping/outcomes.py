@@ -60,7 +60,7 @@ class Tally:
         _count(self.rejected, reason, "reasons of rejected records")
 
     def counts(self, read: int, datasets: Mapping[str, Any]) -> RecordCounts:
-        """Return the counts of a task of which `read` records were read and `datasets` are written."""
+        """Return the counts of a task that has read `read` records and writes `datasets`."""
         kept = read - sum(self.dropped.values()) - sum(self.rejected.values())
         written = {route: len(records) for route, records in datasets.items()}
         return RecordCounts(read, kept, self.dropped, self.rejected, written)
@@ -138,7 +138,7 @@ def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
 
 
 def check_value(value: Any, record: Any, function: str, output_format: str) -> None:
-    """Raise FunctionError for a result that is not a record, or probably a mistake, such as True for an object."""
+    """Raise FunctionError for a result that is not a record, or is probably a mistake, such as True for an object."""
     found = f"{function} returned a {type(value).__name__}"
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):

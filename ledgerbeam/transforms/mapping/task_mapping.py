@@ -118,7 +118,7 @@ class TaskMapping:
                 self._read += len(records)
 
     def _map(self, call: Callable[[Any], Any], records: Sequence[Any], first: int, stop: int | None) -> None:
-        """Map the records from `first` to `stop` of a block."""
+        """Map the records of a block from index `first` to before `stop`."""
         add, plain = self._tally.routes[""].add, self._plain
         for position, record in enumerate(islice(records, first, stop), self._read + first):
             if children:
@@ -254,7 +254,7 @@ class TaskMapping:
         self._put_aside(position, end.reason, end.error)
 
     def _reject_of(self, error: BaseException, position: int) -> Reject:
-        """Return the rejection of a record for an error. Raises TaskFailedError if an error must fail the task."""
+        """Return the rejection of a record for an error. Raises TaskFailedError if the error must fail the task."""
         if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
             raise error
         if not self._rules.rejects or type(error) is CategoryError:
@@ -262,7 +262,7 @@ class TaskMapping:
         return Reject(NOT_DECODED if type(error) is NotDecodedError else error_name(error), message_of(error))
 
     def _blame(self, error: BaseException, position: int) -> None:
-        """Reject the record at which an error was raised, or raise TaskFailedError if an error must fail the task."""
+        """Reject the record for which an error was raised; TaskFailedError if the error must fail the task."""
         end = self._reject_of(error, position)
         is_ours = type(error) in (NotDecodedError, FunctionError, RecordError)
         self._put_aside(position, end.reason, end.error, "" if is_ours else raised_at(error))
@@ -305,7 +305,7 @@ def _is_whole(task: Task) -> bool:
 
 
 def record_place(task: Task, position: int) -> str:
-    """Return URL and number of a record in its source, for a message. This may read the source again."""
+    """Return the URL of a record's source and its number there, for a message. This may read the source again."""
     if not task.source.members and _is_whole(task):
         return f"{task.source.url}, record {task.start + position}"
     found = source_record(task, position)

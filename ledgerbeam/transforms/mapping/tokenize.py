@@ -29,7 +29,8 @@ class TokenizeRecords(MapRecords):
         keys: Names of the text fields. A dot leads into a nested object, unless the record has a field of that name.
         split: Function that splits a text into a list of texts, or its name; None does not split.
         special_tokens: Treatment of names of special tokens inside texts, see `read_tokenizer`.
-        eod: Token at the end of each document, or None. No text may contain it unless special tokens are kept.
+        eod: Token at the end of each document, or None. A text that contains it is an error, unless `special_tokens` is
+            ``token``.
         on_error: Treatment of a record that cannot be decoded, has no text, or cannot be tokenized.
     """
 
