@@ -32,8 +32,7 @@
         └── NegativePendingCountError                   more finished tasks than planned tasks
 
 The message is the only positional argument of each error, because Beam rebuilds exceptions from their text, and
-processes exchange them by pickle. It names the file, the record or offset, the expected and the found value, and the
-remedy.
+processes exchange them by pickle. It has the file, the record or offset, what was expected and found, and the remedy.
 """
 
 from __future__ import annotations

@@ -49,8 +49,7 @@ class Rows:
 
     `drop`, `reject` and `route` are each a mapping of names to masks, or a list of names by position, with null for no
     name. If several masks of a mapping are true for a row, the first mask applies. Masks and names may be Arrow, NumPy,
-    Polars or pandas arrays, or lists. A row that is rejected and dropped counts as rejected. Neither kind of row is
-    written.
+    Polars or pandas arrays, or lists. A row that is rejected and dropped counts as rejected. Neither is written.
 
     Attributes:
         batch: The rows to write: a record batch, a table, or a frame of Polars, pandas or another library with the

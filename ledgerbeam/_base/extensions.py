@@ -1,8 +1,7 @@
 """Commands that install the extras of this package, and extensions.
 
 An extension is an object with a name in a group. The library looks it up by group and name, and imports its module at
-the first look-up. The dataset formats of this library are extensions. Other packages add extensions by entry points in
-these groups.
+the first look-up. The dataset formats of this library are extensions. Other packages add extensions by entry points.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Ctrl-C and SIGTERM during commands and calls.
 
-Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line. At
-these times, no work has started or all work is recorded. At other times an interrupt raises KeyboardInterrupt, and the
-command saves its state.
+Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line. In
+these phases no work can be lost. At other times an interrupt raises KeyboardInterrupt, and the command saves its state.
 
 Call in Python: the process continues and must be able to repeat the call. An interrupted import may leave a module half
 initialized; compiled modules then fail or abort. A lock that stays locked makes the next call wait. So an interrupt is

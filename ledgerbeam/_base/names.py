@@ -7,7 +7,7 @@ different sources have different names:
 - Parts that a folder cannot hold are escaped: an empty part as `%`, `.` as `%2E`, `..` as `%2E%2E`. A percent sign at
   the start of a part is written as `%25`.
 - A part or a path that is too long is cut, and `~` and a hash of the whole follow. Names with characters that no store
-  accepts, such as a zero byte, and names that look like cut ones get this hash too.
+  accepts, such as a zero byte, and names that look like a cut name get this hash too.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def is_credential(name: str, value: Any = None) -> bool:
     """Return whether a value is a credential, by its name and, for ambiguous names, by its text.
 
     `name` names an option, parameter, environment variable, header or URL parameter. If `value` is None, only the name
-    counts.
+    decides.
     """
     words = [found[0].lower().rstrip("0123456789") for found in _WORD.finditer(name)]
     text = "" if value is None else str(value)

@@ -126,8 +126,7 @@ def sidecar_folder(url: str) -> str:
 
     The sidecar is below ``$LEDGERBEAM_CACHE``, else below ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``. If
     that folder is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost
-    sidecar is built again from the objects. Raises UsageError if no such folder can be used, or another user can change
-    a part of its path.
+    sidecar is built again. Raises UsageError if no such folder can be used, or another user can change its path.
     """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
     name = f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}"

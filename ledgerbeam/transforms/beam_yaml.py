@@ -7,8 +7,7 @@
           SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
 
 docs/beam-yaml.md has a complete file. In the file, the pipeline's options must name `ledgerbeam.LedgerRunner` and the
-ledger. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only transforms of this module
-are allowed.
+ledger. Elements are sources and tasks, not rows: from `ReadTasks` to `CommitTasks`, use only transforms of this module.
 
 `ledgerbeam.transforms` documents the arguments, under the same names. In YAML a function is ``module:function``, a
 format is its name, and the fields of a key are separated by commas.

@@ -80,8 +80,7 @@ class FoundChain:
 def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     """Return the chain of a complete pipeline that has not run yet.
 
-    Raises UnsupportedShapeError for a shape that the ledger cannot protect. Its message names each refused transform
-    and a remedy.
+    Raises UnsupportedShapeError for a shape that the ledger cannot protect. Its message lists the faults and remedies.
     """
     applied = _Applied()
     pipeline.visit(applied)
@@ -105,7 +104,7 @@ def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
 
 
 def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return a pipeline with the transforms after the chain only. `labels` names those of the chain in order.
+    """Return a pipeline with the transforms after the chain only. `labels` names the chain's transforms in order.
 
     The result starts with `CommitTasks`, which emits tasks that are already committed. The first label is that of the
     impulse, Beam's transform at the start of a pipeline.
@@ -130,7 +129,7 @@ def _raise_all(refused: Sequence[str]) -> None:
 
 
 def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:
-    """Return the applied transforms of the chain by kind, and messages about missing and repeated ones."""
+    """Return the applied transforms of the chain by kind, and messages about missing and repeated transforms."""
     ends: dict[Any, AppliedPTransform] = {}
     refused = []
     for kind in _ORDER:
@@ -175,8 +174,8 @@ class _Applied(PipelineVisitor):
     def unit(self, leaf: AppliedPTransform) -> AppliedPTransform:
         """Return the transform that the user applied and that contains a primitive transform.
 
-        This is the transform of the chain around it, or else the largest composite around it that contains no
-        transform of the chain.
+        This is the transform of the chain around it, or else the largest composite around it that has no transform of
+        the chain.
         """
         around = list(_upwards(leaf))
         ours = [node for node in around if isinstance(node.transform, ChainTransform)]

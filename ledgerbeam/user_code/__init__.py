@@ -1,7 +1,7 @@
 """User code: the functions and classes that users give to jobs.
 
-- Identity: `functions` finds the parts of a function, `modules` the files that it imports. If any part changes, it is
-  another job.
+- Identity: `functions` finds the parts of a function, `modules` the files that it imports. A changed part makes another
+  job.
 - Use: `loading` imports, `objects` checks signatures and values, and builds and closes objects in workers.
 - Protection: `guards` against exits and forks, and against exceptions of any kind.
 """

@@ -59,8 +59,8 @@ def user_modules(reference: str) -> dict[str, str]:
 def modules_of(names: Iterable[str]) -> dict[str, str]:
     """Return modules and the user's own modules that they import, directly or indirectly, each with a hash of its file.
 
-    The user's own packages that contain the modules are added. Raises FunctionError if Python would run outdated
-    bytecode of a module.
+    The user's own packages that contain the modules are added. Raises FunctionError if Python would run a module's
+    outdated bytecode.
     """
     roots = {*names}
     roots |= {held for name in roots for held in {*_held(name)} if is_own(held)}

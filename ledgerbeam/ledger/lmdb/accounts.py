@@ -2,8 +2,8 @@
 
 The rows of a task are kept as long as the task counts in the totals. A task is plain if it wrote exactly the records
 that it read. It has no row in `counts`: the totals have its number of records. So a ledger of millions of plain tasks
-needs no rows. The table `counted` holds the sums of all rows of `counts`. One transaction changes the rows of a task,
-these sums and the totals.
+needs no rows. The table `counted` holds the sums of all rows of `counts`. The same transaction changes rows, sums and
+totals.
 
 History and durations are for people, not for restart: forgetting a source does not reduce them. History has a row for
 each run and each step of ten seconds in which the run recorded anything. So its size depends on the working time of

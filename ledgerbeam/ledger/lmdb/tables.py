@@ -336,8 +336,7 @@ _RUN_DIGITS = 6  # least number of digits of an id
 def run_key(run: str) -> bytes:
     """Return the key of `runs` for the id of a run.
 
-    The key is the id. An id of more than six digits is prefixed by a letter for its length, so that keys sort as
-    numbers.
+    The key is the id. An id of more than six digits has a letter for its length in front: keys sort as numbers.
     """
     more = len(run) - _RUN_DIGITS
     letter = chr(ord("a") + more - 1) if 0 < more <= _RUN_DIGITS else ""

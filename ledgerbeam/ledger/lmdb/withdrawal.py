@@ -4,8 +4,8 @@ An output is superseded if its source was replaced or forgotten, or its job rest
 stale, and its object can be deleted, once no source has an output of this name and the following sources are complete:
 
 - its source, if that is registered (it was forgotten, or its job restarted);
-- else every source that now owns a URL of its source: several if a pack was cut again, and none for a URL that is no
-  longer listed;
+- else every source that now owns a URL of its source: several if a pack was cut again, none if the listing lacks its
+  URLs;
 - none, if the restarted job does not know its source.
 
 To withdraw single tasks of a source, the lineages of its other tasks must be known. A ledger stores the outputs and
@@ -203,10 +203,9 @@ def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
     """Move rows of `outputs`, with different keys, to `superseded`.
 
-    In a remote ledger, `number` is that of the control object that supersedes the outputs. For rows that arrive after
-    it, `number` is the one with which they were recorded. A process with a greater number may delete the outputs: it
-    knows that they are superseded. An output that is superseded twice keeps the greater number. In a local ledger, it
-    is 0.
+    In a remote ledger, `number` is that of the control object that supersedes the outputs. For rows that arrive later,
+    it is the number with which they were recorded. A process with a greater number may delete the outputs: it knows
+    that they are superseded. An output that is superseded twice keeps the greater number. Locally it is 0.
     """
     found = list(rows)
     known = txn.get_many(tables.SUPERSEDED, [key for key, _ in found]) if txn.count(tables.SUPERSEDED) else {}

@@ -79,7 +79,7 @@ class RecordCounts:
         """Return these counts of the records that a function received as counts of the `read` records of its task.
 
         The numbers differ if an earlier function made several records from one, or dropped some. Rejected, then kept,
-        then dropped records are taken, until there are `read`. Missing ones count as dropped by an earlier function.
+        then dropped records are taken, `read` at most. Missing records count as dropped by an earlier function.
         """
         if read == self.read:
             return self

@@ -47,7 +47,7 @@ def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "publish
     """Return the entries that a finished leaf adds to its source's count: one group, to be applied together.
 
     These are the source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, and the leaf (-1). A
-    task that fanned out into 0 is itself the leaf. Published and filtered leaves have the same entries. Raises like
+    task that fanned out into 0 is itself the leaf. Published and filtered leaves have equal entries. Raises like
     `check_leaf`.
     """
     check_leaf(source_id, lineage, terminal)

@@ -45,8 +45,8 @@ class Job:
         pipeline: Its name, for instance ``map``.
         parameters: Values that JSON can hold. Only values that change the bytes or the names of outputs belong here;
             a worker count does not. Nested mappings are compared key by key.
-        texts: The texts whose hashes are among the parameters, from `pack_texts`. They only show changes, and are not
-            part of the identity.
+        texts: The texts whose hashes are among the parameters, from `pack_texts`. They only show changes, and do not
+            belong to the identity.
     """
 
     pipeline: str

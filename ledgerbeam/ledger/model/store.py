@@ -4,7 +4,7 @@ A store keeps four promises:
 
 - once `LedgerStore.commit` has returned, its rows survive any crash;
 - a source is complete exactly when all of its leaves were committed, in any order, by any number of writers, any number
-  of times each;
+  of times;
 - committing a leaf again changes nothing, and committing it with another result is an error;
 - every method that changes something does so entirely or not at all.
 """
@@ -140,8 +140,8 @@ class LedgerStore(LedgerSink, Protocol):
 
         Args:
             ids: Ids of sources.
-            run: Id of a run, to count only quarantined tasks and failures recorded since the run started. Empty counts
-                all failures.
+            run: Id of a run, to count only quarantined tasks and failures recorded since the run started. Empty: count
+                all.
         """
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
@@ -164,8 +164,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Count a worker's death against the tasks that it was processing.
 
         Returns:
-            The tasks that are now quarantined: their workers died `MAX_ATTEMPTS` times, and they are recorded as
-            failed.
+            The tasks that are now quarantined, that is recorded as failed: their workers died `MAX_ATTEMPTS` times.
         """
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
@@ -198,8 +197,8 @@ class LedgerStore(LedgerSink, Protocol):
         of a forgotten source: they become stale only when the source is complete, and only if they were not published
         again. A source is forgotten as a whole if its tasks cannot be distinguished because some have fanned out. A
         crash meanwhile may also forget a whole source: then all of its tasks run again. Call it while no worker of this
-        ledger runs, and before `begin_run` of the run that processes the tasks: a remote ledger ignores results of runs
-        that started before.
+        ledger runs, and before `begin_run` of the run that processes the tasks: a remote ledger ignores earlier runs'
+        results.
 
         Args:
             tasks: Nodes of tasks by source, as `rejected_tasks` returns them. Unfinished tasks are ignored.
@@ -293,8 +292,7 @@ class LedgerStore(LedgerSink, Protocol):
     def task_counts(self) -> Iterator[TaskCountsRow]:
         """Yield the record counts of each task, unless the task wrote exactly the records that it read.
 
-        The rows are read in pages, in the order of source ids. The rest of a source's records are those of its other
-        tasks.
+        The rows are read in pages, in the order of source ids. The other tasks have the rest of a source's records.
         """
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:

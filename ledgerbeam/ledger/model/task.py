@@ -114,8 +114,8 @@ class Task:
         started: Time at which reading began, by `time.monotonic`; 0 until then.
         raw: Reads the bytes from which the records were decoded, a `sources.RawRecord` for each; None until they are
             read. The children of a fan-out have None.
-        statistics: Statistics of earlier steps, by name. After a fan-out, the first child has all of them, so that
-            they are recorded once.
+        statistics: Statistics of earlier steps, by name. After a fan-out, only the first child has them: they are
+            recorded once.
         read: Number of records that were read for the task; None if it is not known, or if the function counts them
             itself. After a fan-out the children have shares of it, so that each record counts once.
     """
@@ -254,8 +254,8 @@ def pack_sources(members: Iterable[Source], target_bytes: int, *, by_folder: boo
     Args:
         members: Plain sources in a stable order, such as the order of a listing.
         target_bytes: Average size of packs, in bytes; at least 1. No pack exceeds twice this size unless a single
-            member does. A pack below a quarter of it is the last one, or the next member is large or, with `by_folder`,
-            in another folder.
+            member does. Only the last pack, and a pack before a large member or (`by_folder`) another folder, can be
+            below a quarter of it.
         by_folder: Whether a pack ends with the last of its consecutive members in one folder.
 
     Yields:

@@ -1,7 +1,6 @@
 """Values of rows: their checks, and rows as JSON. Constructors, writers and readers run the same checks.
 
-Every host reads a value that passes a check exactly as it was written. Each check raises ValueError with the value in
-its message.
+Every host reads a value that passes a check exactly as it was written. Each check raises ValueError with the value.
 """
 
 from __future__ import annotations

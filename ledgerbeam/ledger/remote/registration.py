@@ -5,7 +5,7 @@ number. A replaced source may come back: it is registered again with a greater n
 number or a greater one count. If it was never registered before it was replaced, all of its leaves count.
 
 So the row of a registered source has its numbers (`number` and `again`), and the greatest number with which another
-source owned one of its URLs (`replaced`). A replaced source has only the latter, in `retired`.
+source owned one of its URLs (`replaced`). A replaced source has only `replaced`, in the table `retired`.
 
 Leaves with a number below the cutoff of their source do not count, nor do leaves of a source whose tasks contradict
 each other; see `apply`. Only a sidecar has a table of cutoffs, and a table of the objects that it has folded.

@@ -427,7 +427,8 @@ class RemoteStore(LmdbStore):
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
 
-        A control object forgets their sources. The other tasks of these sources are recorded again, with its number.
+        A control object forgets the sources of the tasks. The other tasks of these sources are recorded again, with the
+        number of the control object.
         """
         self.refresh()
         return sum(self._withdraw(batch) for batch in self._batches(tasks))

@@ -10,8 +10,8 @@ Working time is measured by part of the work, for tasks and blocks of records, n
         records = read()
 
 Parts may be nested: the time of an inner part counts only for it. A body must not yield: the code that runs in between
-is other work. The launcher adds up the times of the workers of a local run. On other runners `take_times` returns them,
-for the runner's counters.
+is other work. The launcher adds up the times of the workers of a local run. For the counters of other runners,
+`take_times` returns them.
 """
 
 from __future__ import annotations

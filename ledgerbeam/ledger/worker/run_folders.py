@@ -5,14 +5,13 @@ run alone, closed to other users, and has a marker. The marker names the ledger,
 launcher lives. A lock means the same in every container on the host; process ids and host names do not. Any process
 with the same ledger may remove a folder whose marker is not locked. Nothing else in ``run`` is ever touched.
 
-The folder ``run`` has a lock too, which all launchers share: a launcher that gets it exclusively knows that no other
-launcher is active.
+The folder ``run`` has a lock too, which all launchers share: a launcher that gets it exclusively is the only active
+one.
 
 The processes of a run share files in its folder:
 
 - Notes of the tasks that workers were about to record, for the steps after the chain. A note is written before its task
-  is recorded, so that no recorded task lacks a note when a worker dies. Readers skip notes of tasks that are not
-  recorded in the ledger.
+  is recorded, so that no recorded task lacks a note when a worker dies. Notes of unrecorded tasks are skipped.
 - Marks of sources whose index is being built ahead of their wave. A worker waits for such an index, and does not build
   it again. The process that builds it holds a lock on the mark, so no worker waits for a dead process.
 - The number of tasks that a wave may still start.
@@ -370,7 +369,7 @@ class Planning:
             file.write(_PLANNING.pack(sources, 0, 0))
 
     def take(self, workers: int) -> range:
-        """Take the next sources, fewer each time, so that all workers end together. Return their places in the wave."""
+        """Take the next sources, fewer each time, so that all workers end together. Return positions in the wave."""
         with self._changed() as numbers:
             sources, taken, _ = numbers
             share = min(_MOST_TAKEN, -(-(sources - taken) // (2 * workers)))

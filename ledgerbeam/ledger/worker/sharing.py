@@ -2,12 +2,10 @@
 
 A launcher that finds no other launcher lets its workers draw every task on the board. Once it sees claims of another
 launcher, its workers draw only tasks that it has claimed before. It claims enough of the remaining tasks to last until
-its next claims, but at most half of its fair share. So all launchers finish at about the same time, with any mix of
-tasks and machines.
+its next claims, but at most half of its fair share. So all launchers finish at about the same time, on any machines.
 
 Claims expire by the clock of their reader. If a launcher is stopped or cannot publish claims, its workers draw no more
-tasks once its claims are about to expire. At worst, the tasks that they have drawn are done twice, with the same
-result.
+tasks once its claims are about to expire. At worst, the tasks that they have drawn are done twice.
 
 The claims are in the run folders of a local ledger, and are objects of a remote one. Claims of dead launchers on this
 host are removed with their run folders. Modules for remote ledgers are imported on first use.
@@ -292,7 +290,7 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
 def read_claims(store: LedgerStore) -> list[Claims]:
     """Return the current claims of launchers, sorted by run. They are hints: a launcher may have died since.
 
-    For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are left out. Raises
+    For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are skipped. Raises
     StorageError.
     """
     remote = _as_remote(store)

@@ -79,8 +79,8 @@ class LedgerWriter:
     def add(self, leaf: Leaf) -> None:
         """Add a finished task, whose outputs are durable. Commit if there are `max_entries`.
 
-        Raises LedgerError if a commit failed, here or earlier in the background; the leaf is kept. Raises UsageError if
-        the writer is closed.
+        Raises LedgerError if a commit failed, here or earlier in the background; the leaf is kept. UsageError: the
+        writer is closed.
         """
         self._append(leaf)
 

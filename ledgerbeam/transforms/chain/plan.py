@@ -331,7 +331,7 @@ class _Plan(StepWork):
             yield from self._begin(small)
 
     def _begin(self, sources: list[PendingSource]) -> Iterator[Planned]:
-        """Start to divide sources in another thread; first yield tasks of earlier ones until the limits allow it."""
+        """Start to divide sources in another thread. First yield tasks of earlier sources until the limits allow it."""
         yield from self._until(AT_ONCE - 1, BESIDE_BYTES - _size_of(sources))
         marked = ExitStack()
         marked.enter_context(working_on(self._ledger, [*map(_whole, sources)]))

@@ -2,7 +2,7 @@
 
 Beam's runners distribute elements themselves. The local runner gives the chain a `Schedule`, which also shows a worker
 its next element if it is certain that one follows. Only then the worker fetches the next task, and publishes previous
-tasks, while it maps the current one. If no element is certain to follow, it first publishes all of its tasks.
+tasks, while it maps the current one. Else it publishes all of its tasks before it asks for an element.
 """
 
 from __future__ import annotations

@@ -340,8 +340,8 @@ class _Write(StepWork):
     def _published(self, tasks: Sequence[_ToPublish]) -> list[WrittenTask | FailedTask]:
         """Publish the files of tasks. They are durable when this returns.
 
-        Files of a source that was replaced meanwhile are skipped: another run may have published new files under the
-        same names.
+        Files of a source that was replaced meanwhile are skipped: another run may have published new files under these
+        names.
         """
         begun = time.monotonic()
         fault_point("publish.before")

@@ -1,7 +1,6 @@
 """Exact and near duplicates: functions of tasks that find the records to remove, or write the remaining records.
 
-Three functions find near duplicates: one signs records, one pairs records that share a band, and one finds all records
-but one of each cluster.
+Three functions find near duplicates: one signs records, one pairs records that share a band, and one finds clusters.
 """
 
 from __future__ import annotations
