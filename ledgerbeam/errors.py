@@ -140,7 +140,7 @@ class LedgerNotFoundError(LedgerError, FileNotFoundError):
 
 
 class LedgerVersionError(LedgerError):
-    """A ledger that another version of ledgerbeam wrote, in a format that this one does not read."""
+    """A ledger in a format of another version of ledgerbeam, which this version does not read."""
 
 
 class LedgerDamagedError(LedgerError):

@@ -118,7 +118,7 @@ def as_unicode(text: str) -> str:
 
 
 def _part(part: str, room: int, unfit: re.Pattern[str], *, plain: bool = False) -> str:
-    """Return a valid part of a path with room for `room` bytes; with `plain`, nothing is escaped with percent signs."""
+    """Return a valid part of a path to which `room` bytes can be added; with `plain`, no percent signs are used."""
     name = part if plain else _DOTS.get(part) or ("%25" + part[1:] if part.startswith("%") else part)
     if len(_encoded(name)) + room > _PART_BYTES or unfit.search(part) or _MARKED.fullmatch(part):
         name = _marked(unfit.sub("%", name), part, room)

@@ -83,7 +83,7 @@ def MapRecords(
 
 
 def KeepRecords(to: str) -> Transform:
-    """Convert gathered records to the format `to`, in their order. `ReadBuckets` starts such a pipeline."""
+    """Convert gathered records to the format `to`, in their order. The pipeline must start with `ReadBuckets`."""
     return transforms.ProcessTask(transforms.KeepRecords(to))
 
 

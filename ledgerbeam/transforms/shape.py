@@ -106,7 +106,7 @@ def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
 def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
     """Return a pipeline with the transforms after the chain only. `labels` names the chain's transforms in order.
 
-    The result starts with `CommitTasks`, which emits tasks that are already committed. The first label is that of the
+    The result starts with `CommitTasks`, which emits tasks that are already committed. The first label names the
     impulse, Beam's transform at the start of a pipeline.
     """
     names = _names(proto)

@@ -110,7 +110,7 @@ _IMPORT = "<frozen importlib."  # prefix of the file names of Python's import sy
 
 
 def ignore_interrupt(*_: Any) -> None:
-    """Ignore SIGINT, in a process that another process ends. Child processes inherit SIG_IGN, but not this handler."""
+    """Ignore SIGINT in a process that another process ends. Child processes inherit SIG_IGN, but not a handler."""
 
 
 def is_interrupt(error: BaseException) -> bool:

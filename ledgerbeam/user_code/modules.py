@@ -50,7 +50,7 @@ def user_modules(reference: str) -> dict[str, str]:
 
     These are the module that the reference names, the modules that define the object and its class, and all of the
     user's own files that these modules import, directly or indirectly. An installed module is included only if the
-    reference names it, or it defines the object.
+    reference names it, or if it defines the object.
     """
     named = reference.partition(":")[0]
     return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}

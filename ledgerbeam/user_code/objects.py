@@ -63,7 +63,7 @@ def import_callable(reference: Reference) -> Callable[..., Any]:
 
 
 def _is_built(target: Any) -> bool:
-    """Return whether an object is a class, of which each worker process builds one object."""
+    """Return whether an object is a class; each worker process builds one instance of it."""
     return inspect.isclass(target)
 
 
@@ -78,7 +78,7 @@ def check_object(
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
     Raises like `import_callable`; FunctionError also if the object does not take the arguments that `given` names;
-    UsageError if a name in `values` is no parameter of it, or a parameter without a default is not in `values`.
+    UsageError if a name in `values` is not a parameter, or a parameter without a default is not in `values`.
     """
     target = import_callable(reference)
     try:

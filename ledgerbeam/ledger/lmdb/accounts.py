@@ -225,7 +225,7 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add the work of one commit to the step of `now`. `number` is that of the run, or of a later control object."""
+    """Add the work of one commit to the step of `now`. `number` names the run, or a later control object."""
     key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(tables.HISTORY, key)
     before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7

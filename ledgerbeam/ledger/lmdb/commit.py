@@ -1,7 +1,7 @@
 """Recording finished and failed tasks: one call is one transaction.
 
 The rows that a commit needs are read together, and the rows that it writes are written together, table by table in key
-order: LMDB is several times faster with sorted rows than with one call for each.
+order: LMDB is several times faster with many sorted rows in one call than with one row in each call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def record(
     A leaf clears the failures of the tasks above it. With `passed`, it clears failures older than this stamp, also if
     they are recorded later. Without it, commits arrive in order, and all existing failures are cleared. With `again`,
     the leaves were recorded before, and are not added to history and durations again. `number` is the number of the run
-    for history, by default that of the stamp. Without `in_history`, history is not changed.
+    for history, by default the stamp's. Without `in_history`, history is not changed.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)

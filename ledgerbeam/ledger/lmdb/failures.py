@@ -155,7 +155,7 @@ def passed_at(row: bytes) -> Stamp:
 
 
 def clear_passed(txn: Transaction, key: bytes, passed: Stamp | None) -> None:
-    """Drop the failures of a task after a leaf below it was recorded: those older than `passed`, or without it all."""
+    """Drop failures of a task after a leaf below it was recorded: failures older than `passed`, or all for None."""
     task = TaskFailures() if passed is None else TaskFailures.read(txn, key)
     if passed is not None:
         if task.failed is None and not task.deaths:

@@ -263,8 +263,8 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
 def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
     """Replace the set of sources missing from the last listing; unknown ids are ignored.
 
-    In a remote ledger, `number` is that of the listing. A source with a greater number was found by a later listing,
-    and is not gone.
+    In a remote ledger, `number` is the number of the listing. A source with a greater number was found by a later
+    listing, and is not gone.
     """
     txn.clear(tables.GONE)
     for source in ids:

@@ -134,7 +134,7 @@ class StoredTable(NamedTuple):
 
     @classmethod
     def of(cls, name: str, handle: Any, ledger: bytes) -> StoredTable:
-        """Return a table of the ledger with the id `ledger`; empty for `meta`, in which the id itself is stored."""
+        """Return a table of the ledger with the id `ledger`. The id is empty for the table `meta`, which stores it."""
         return cls(name, handle, crc32(name.encode(), crc32(b"" if name == META else ledger)))
 
     def summed(self, key: bytes, value: bytes) -> bytes:
@@ -198,7 +198,7 @@ class Transaction:
             return cursor.putmulti(summed, overwrite=overwrite)[1]
 
     def insert_many(self, table: str, rows: Sequence[Row]) -> None:
-        """Write rows that must not exist. Raises ValueError if one does."""
+        """Write new rows. Raises ValueError if a key has a row already."""
         if self.put_many(table, rows, overwrite=False) != len(rows):
             raise ValueError(f"expected rows that are new in the table {table}, found existing ones")
 

@@ -101,7 +101,7 @@ def noted(txn: Transaction, source: bytes) -> Withdrawn:
 
 
 def noted_of(txn: Transaction, sources: Iterable[bytes]) -> dict[bytes, Withdrawn]:
-    """Return the recorded reasons of those sources that have any."""
+    """Return the recorded reasons by source id, without sources that have no reasons."""
     found = ((source, noted(txn, source)) for source in sources) if txn.count(tables.WITHDRAWN) else ()
     return {source: why for source, why in found if any(why)}
 
@@ -203,9 +203,9 @@ def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
     """Move rows of `outputs`, with different keys, to `superseded`.
 
-    In a remote ledger, `number` is that of the control object that supersedes the outputs. For rows that arrive later,
-    it is the number with which they were recorded. A process with a greater number may delete the outputs: it knows
-    that they are superseded. An output that is superseded twice keeps the greater number. Locally it is 0.
+    In a remote ledger, `number` is the number of the control object that supersedes the outputs; for rows that arrive
+    later, the number of their segment. A process with a greater number may delete the outputs: it knows that they are
+    superseded. An output that is superseded twice keeps the greater number. A local ledger has only the number 0.
     """
     found = list(rows)
     known = txn.get_many(tables.SUPERSEDED, [key for key, _ in found]) if txn.count(tables.SUPERSEDED) else {}

@@ -148,15 +148,16 @@ class LedgerStore(LedgerSink, Protocol):
         """Record finished and failed tasks, durably, in one transaction.
 
         Leaves of complete sources change nothing. The outputs of leaves of replaced sources are superseded. If such an
-        output has overwritten an output of the source that replaced it, a local ledger makes that source run again. A
-        failure of a finished task changes nothing. A failure of a task that has fanned out is recorded, and cleared by
-        the next leaf below the task. If a leaf is in error, all others are recorded before the error is raised.
+        output has overwritten an output of the source that replaced it, a local ledger makes the replacing source run
+        again. A failure of a finished task changes nothing. A failure of a task that has fanned out is recorded, and
+        cleared by the next leaf below the task. If a leaf is in error, all others are recorded before the error is
+        raised.
 
         Raises:
             NonDeterministicTaskError: A task ended differently than recorded: another fan-out, or other outputs.
             NegativePendingCountError: The rows of a source contradict each other.
             JobMismatchError: Another job has opened the ledger meanwhile. Nothing was recorded.
-            LedgerError: A source was never registered.
+            LedgerError: The source of a task was never registered.
             DiskFullError: Nothing was recorded, nothing recorded before is lost.
         """
 

@@ -119,7 +119,7 @@ def shown(value: Any) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """Encode a row as JSON. Names that are not UTF-8 become surrogates, which orjson refuses.
+    """Encode a row as JSON. Names that are not UTF-8 have surrogates, which `json` encodes and orjson refuses.
 
     Raises UsageError if `decode` would not return the same value, for instance for a number of more than 64 bits.
     """

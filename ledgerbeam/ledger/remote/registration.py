@@ -109,7 +109,7 @@ def _write(
 
     Progress that no longer counts is removed; leaves that now count are folded again. `replaced` is the greatest number
     with which another source owned one of its URLs. `is_back`: the source was registered before it was replaced. If one
-    of its `numbers` is less than `replaced`, that is known without `is_back`.
+    of its `numbers` is less than `replaced`, `is_back` is not needed.
     """
     before = read_cutoffs(txn, source)[0].least
     found = sorted(numbers)
@@ -158,7 +158,7 @@ class Cutoff(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Cutoff:
-        """Return the cutoff from the numbers of a row."""
+        """Return the cutoff with these `numbers`, as a row stores them."""
         replaced, forgotten, *comebacks = numbers
         return cls(replaced, forgotten, tuple(comebacks))
 
@@ -253,8 +253,8 @@ def contradict(txn: Transaction, source: bytes) -> None:
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
     """Hold registered sources open whose outputs were overwritten by tasks of unregistered sources.
 
-    The object that registered the unregistered source is lost. It may have replaced the registered source. So it is
-    unknown which content of an output is right.
+    The object that registered the unregistered source is lost. The unregistered source may have replaced the other. So
+    the right content of outputs is unknown.
     """
     written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
     beside = [row for row in txn.rows(tables.OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []

@@ -255,8 +255,8 @@ class SharedTime:
     """Divides the time of a body between calls and other work that alternate too quickly to measure each call.
 
     Use it as a context, in a body that is timed as `part`. Make the first few calls through `measured`, then call
-    `measure`. It computes the share of the calls in the time so far. This share of the whole body counts for `part`,
-    the remaining time for `rest`.
+    `measure`, to compute the share of the calls in the time so far. This share of the whole body counts for `part`, the
+    remaining time for `rest`.
     """
 
     def __init__(self, part: str, rest: str) -> None:

@@ -260,7 +260,7 @@ class Board:
         self._move(keys, _WAITING, _READY)
 
     def hold(self, keys: Iterable[bytes]) -> None:
-        """Forbid workers to draw elements: those that are not drawn yet wait."""
+        """Forbid workers to draw elements until `offer`. Elements that are drawn already stay drawn."""
         self._move(keys, _READY, _WAITING)
 
     def offer_all(self) -> None:

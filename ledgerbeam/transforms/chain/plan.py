@@ -188,7 +188,7 @@ class _SkipPages(_Skip):
 
 
 class _SkipPacks(_Skip):
-    """Emit open packs. This lists the sources itself: a pack can span two pages, and memory cannot hold all pages."""
+    """Emit open packs. This work lists sources itself: a pack can span two pages, and memory cannot hold all pages."""
 
     def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
         super().__init__(ledger)

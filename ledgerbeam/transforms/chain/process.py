@@ -95,7 +95,7 @@ class BatchStep(ChainStep):
 
 
 def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
-    """Return what a function returned for one task as a list of results.
+    """Return a function's result for one task as a list of results.
 
     Raises UnsupportedShapeError for a result that cannot be traced to the task.
     """

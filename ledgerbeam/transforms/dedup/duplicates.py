@@ -313,7 +313,7 @@ class Trees:
 
     @classmethod
     def whole(cls, forest: Forest) -> Trees:
-        """Return the trees of a forest, of which every tree has all of its records in one task."""
+        """Return the trees of a forest that has all records of each tree."""
         count = len(forest)
         sizes = np.bincount(forest.roots, minlength=count)
         return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))

@@ -241,7 +241,7 @@ def as_part(task: Task) -> Task:
 
 
 def as_bucket(done: Any, task: Task) -> Any:
-    """Return a result for the task of `as_part` as the result for `task`, from which that was made."""
+    """Return a result for the task of `as_part` as a result for the original `task`."""
     if isinstance(done, Task):
         return done.replace(source=task.source, start=task.start, stop=task.stop)
     return replace(done, task=task)

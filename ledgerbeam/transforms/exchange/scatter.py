@@ -183,7 +183,7 @@ class ScatterStep(WriteStep):
         runs: URL of the folder to write below.
         by: The key: a field name (``a.b`` for a nested field), several field names separated by commas or as a list, a
             function of a record, or ``module:function``. A missing field is null. None keeps the order of the sources.
-        order: ``key``, or ``hash`` to order by a hash of the key. It needs no sample, and brings equal keys together.
+        order: ``key``, or ``hash`` to order by a hash of the key. A hash needs no sample, and groups equal keys.
         descending: Whether the greatest key comes first.
         nulls: Position of records whose key is null: ``first`` or ``last``.
         buckets: Number of buckets. Default: from `bucket_bytes`. If many records have equal keys, there can be fewer.

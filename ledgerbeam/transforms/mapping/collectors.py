@@ -57,8 +57,8 @@ class UnplacedError(RecordError):
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
     """Return a collector for the results of a route.
 
-    If a result cannot be written, `finish` raises; with `one_by_one` already `add`. For formats of columns, `finish`
-    raises UnplacedError; with `placed` already `add` raises.
+    For a result that cannot be written, `finish` raises an error, or with `one_by_one` already `add`. For formats of
+    columns, `finish` raises UnplacedError, or with `placed` already `add` raises an error.
     """
     name = name_of(output)
     if name == "jsonl":

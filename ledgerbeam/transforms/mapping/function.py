@@ -145,7 +145,7 @@ class MapRecords(FunctionOfTask):
         watched: Checksums of the files that the object reads, by URL.
         nan: Treatment of NaN and infinities in JSONL.
         on_error: Treatment of a record that cannot be decoded, or for which the object raises or returns `Reject`:
-            ``fail`` fails its task, ``reject`` stores the record apart.
+            ``fail`` fails its task, ``reject`` stores the record with the rejected ones.
     """
 
     def __init__(
