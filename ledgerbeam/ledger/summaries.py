@@ -190,7 +190,7 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
         except (ValueError, ArithmeticError) as error:
             raise LedgerDamagedError(
                 f"{store.url}: the statistic {shown(each)} of a task cannot be decoded ({error}); restore the ledger "
-                "from a copy, or run `ledgerbeam ledger forget` on its sources, and the job again"
+                "from a copy, or run `ledgerbeam ledger forget` on the sources, and the job again"
             ) from error
         if known.kind != kind:
             raise LedgerError(
@@ -212,8 +212,8 @@ def joined_statistics(one: Mapping[str, Statistic], other: Mapping[str, Statisti
     for name in one.keys() & other.keys():
         if one[name].kind != other[name].kind:
             raise FunctionError(
-                f"two steps of a task made the statistic {shown(name)}, one by stats.{one[name].kind} and one by "
-                f"stats.{other[name].kind}; give one of them another name"
+                f"two functions made the statistic {shown(name)} for one task, one by stats.{one[name].kind} and one "
+                f"by stats.{other[name].kind}; give one of the two statistics another name"
             )
         joined[name] = Statistic(one[name].kind, combined(one[name].kind, [one[name].data, other[name].data]))
     return joined

@@ -102,7 +102,7 @@ def test_a_row_that_names_a_file_elsewhere_is_named_and_nothing_is_removed(works
     run(workspace, *CONVERT, status=0)
     (workspace.root / "victim").write_text("precious")
     supersede(workspace.root / "L", name)
-    told = f"expected the name of an output, below the output root, found {name!r}"
+    told = f"expected the name of an output, not empty and without .. and NUL, found {name!r}"
     assert told in run(workspace, *CONVERT, status=1)
     assert (workspace.root / "victim").read_text() == "precious"
 

@@ -108,7 +108,7 @@ def decode_statistics(value: bytes) -> dict[str, Statistic]:
         found[text(name)] = Statistic(text(kind), value[place : place + integer(size)])
         place += size
     if place != len(value) or len(found) != len(about):
-        raise ValueError(f"expected {len(about)} statistics in {place} bytes, found {len(found)} in {len(value)}")
+        raise ValueError(f"expected {place} bytes and {len(about)} names, found {len(value)} and {len(found)}")
     task_statistics(found)
     return found
 
@@ -141,7 +141,7 @@ def require_counted(txn: Transaction, sums: PartSums) -> None:
     """
     if _counted(txn) != sums:
         raise ValueError(
-            f"expected the sums of the rows of the table {tables.COUNTS} in the table {tables.COUNTED}, found others"
+            f"expected the table {tables.COUNTED} to hold the sums of the table {tables.COUNTS}, found other numbers"
         )
 
 
@@ -175,7 +175,7 @@ def _counted(txn: Transaction) -> PartSums:
     for key, value in txn.rows(tables.COUNTED, b""):
         name = value[tables.COUNTED_ROW.size :].decode("utf-8", "surrogateescape")
         if key[1:] != name_key(name):
-            raise ValueError(f"expected the sum of the name that belongs to its key, found {name!r:.80}")
+            raise ValueError(f"expected the name {name!r:.80} under its own key in {tables.COUNTED}, found another key")
         sums[_PARTS[key[:1]], name] = tables.COUNTED_ROW.unpack_from(value)[0]
     return sums
 
@@ -266,11 +266,11 @@ def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Int
         start = page[-1][0] + b"\0"
         keys.append(np.frombuffer(b"".join(key for key, _ in page), _KEY))
         if {len(value) for _, value in page} != {tables.HISTORY_ROW.size}:
-            raise ValueError(f"expected steps of history of {tables.HISTORY_ROW.size} bytes, found others")
+            raise ValueError(f"expected {tables.HISTORY_ROW.size} bytes in each row of {tables.HISTORY}, found others")
         values.append(np.frombuffer(b"".join(value for _, value in page), "<i8").reshape(-1, 7))
     key, numbers = np.concatenate(keys), np.concatenate(values)
     if numbers.size and numbers.min() < 0:
-        raise ValueError(f"expected numbers >= 0 in a step of history, found {numbers.min()}")
+        raise ValueError(f"expected numbers >= 0 in the table {tables.HISTORY}, found {numbers.min()}")
     steps = np.minimum(key["step"].astype(np.int64), int(time.time()) // HISTORY_SECONDS)
     ids = np.array([int(run) for run in runs], np.uint64)
     return runs, steps, np.searchsorted(ids, key["run"].astype(np.uint64), "right").astype(np.int64), numbers
@@ -321,7 +321,7 @@ def read_durations(txn: Transaction) -> dict[float, int]:
     }
     if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
         raise ValueError(
-            f"expected numbers of tasks >= 0 in steps of duration up to {_LAST_STEP}, found {min(found.values())} "
-            f"and the step {max(found)}"
+            f"expected numbers >= 0 and keys up to {_LAST_STEP} in the table {tables.DURATIONS}, found the number "
+            f"{min(found.values())} and the key {max(found)}"
         )
     return {_SHORTEST * 2 ** (step / _STEPS_A_DOUBLING): tasks for step, tasks in found.items()}

@@ -362,8 +362,8 @@ def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
     """Decode many rows of `outputs` together: for each a list that starts with name and size. Raises ValueError."""
     found = rows(decode(b"[%b]" % b",".join(encoded)))
     if len(found) != len(encoded):
-        raise ValueError(f"expected {len(encoded)} outputs, found {len(found)}")
+        raise ValueError(f"expected one output in each of {len(encoded)} rows, found {len(found)} outputs")
     for row in found:
         if type(row) is not list or len(row) not in (6, 7, 8) or type(row[0]) is not str or type(row[1]) is not int:
-            raise ValueError(f"expected a name, a size and more values, found {row!r:.80}")
+            raise ValueError(f"expected the name of an output, its size and 4 to 6 more values, found {row!r:.80}")
     return found

@@ -168,8 +168,8 @@ class DataDescriptors:
         if any(_file_of(number) != file for number, file in self._own.items()):
             raise LedgerError(
                 f"ledger {self._path}: descriptors of its files were closed in this process by other code, such as a "
-                "function that closes all open files; nothing was recorded after that. Change this code to close only "
-                "the files that it has opened, and run the same command again"
+                "function that closes all open files; later work was not recorded. Change this code to close only the "
+                "files that it has opened, and run the same command again"
             )
 
 

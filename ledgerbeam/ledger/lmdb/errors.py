@@ -48,9 +48,9 @@ def translated(path: str) -> Iterator[None]:
         raise _as_ledger_error(error, path) from error
     except _UNREADABLE as error:
         raise LedgerDamagedError(
-            f"ledger {path}: one of its rows is damaged ({type(error).__name__}: {error}). Restore the folder from a "
-            "copy, or start again with another --ledger and --existing replace. If the ledger is on an object store, "
-            "this folder is its local copy: delete it, and it is read again"
+            f"ledger {path}: one of its rows is damaged ({type(error).__name__}: {error}). If the ledger is on an "
+            "object store, this folder is only a local copy: delete the folder, and the next command rebuilds it. "
+            "Otherwise restore the folder from a copy, or start again with another --ledger and --existing replace"
         ) from error
 
 

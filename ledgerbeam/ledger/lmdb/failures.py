@@ -241,7 +241,7 @@ def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
     fields = mapping(decode(row))
     deaths = [rows(death) for death in rows(fields.get("deaths"))]
     if not all(len(death) == 4 and isinstance(death[3], bool) for death in deaths):
-        raise ValueError(f"expected deaths of four values, found {deaths!r:.80}")
+        raise ValueError(f"expected four values for each death of a worker, found {deaths!r:.80}")
     return text(fields.get("task")), [
         (integer(number), seconds(at), integer(place), broke) for number, at, place, broke in deaths
     ]

@@ -67,8 +67,8 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)  # another process has just grown it: adopt its size
             raise LedgerDamagedError(
-                f"ledger {path}: the first pages of its {DATA_FILE} do not agree on its size; restore it from a copy, "
-                "or give another --ledger"
+                f"ledger {path}: the first pages of {DATA_FILE} disagree on the size of this file; restore the file "
+                "from a copy, or give another --ledger"
             )
         except BaseException:
             environment.close()
@@ -289,8 +289,8 @@ def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
         )
     if int(found) < FORMAT:
         raise LedgerVersionError(
-            f"ledger {path}: an older ledgerbeam made it, with format {int(found)}; this one reads format {FORMAT}. "
-            "Use the older version, or start again with another --ledger and --existing replace"
+            f"ledger {path}: an older version of ledgerbeam created it, with format {int(found)}; this version reads "
+            f"format {FORMAT}. Use the older version, or start again with another --ledger and --existing replace"
         )
 
 

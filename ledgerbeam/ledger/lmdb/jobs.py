@@ -29,7 +29,7 @@ def read_id(txn: Transaction, key: bytes = tables.KEY_ID) -> str:
     """
     row = txn.get(tables.META, key)
     if row is None or _ID.fullmatch(row) is None:
-        raise ValueError(f"expected an id of 32 hexadecimal digits, found {row!r}")
+        raise ValueError(f"expected an id of 32 hexadecimal digits in the table {tables.META}, found {row!r}")
     return row.decode()
 
 

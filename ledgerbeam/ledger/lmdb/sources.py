@@ -134,7 +134,7 @@ def _registered(txn: Transaction, source: bytes) -> bytes | None:
     """
     row = txn.get(tables.SOURCES, source)
     if row is None and any(txn.get(table, source) is not None for table in (tables.COMPLETED, tables.PENDING)):
-        raise ValueError(f"expected a row of the source {source.hex()}, of which tasks are recorded, found none")
+        raise ValueError(f"the source {source.hex()} has recorded tasks, but no row in the table {tables.SOURCES}")
     return row
 
 
@@ -286,7 +286,7 @@ def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
     """
     keys = [url_key(url) for url in urls_of(row)]
     if set(txn.get_many(tables.URLS, keys).values()) != {source}:
-        raise ValueError(f"expected {urls_of(row)[0]} to belong to the source {source.hex()}, found another owner")
+        raise ValueError(f"{urls_of(row)[0]}: expected the source {source.hex()} at this URL, found another source")
 
 
 def come_back(txn: Transaction, source: bytes, number: int) -> None:

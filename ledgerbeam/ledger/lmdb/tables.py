@@ -200,7 +200,7 @@ class Transaction:
     def insert_many(self, table: str, rows: Sequence[Row]) -> None:
         """Write new rows. Raises ValueError if a key has a row already."""
         if self.put_many(table, rows, overwrite=False) != len(rows):
-            raise ValueError(f"expected rows that are new in the table {table}, found existing ones")
+            raise ValueError(f"expected only new keys for the table {table}, found an existing key")
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows that exist among `keys`."""
@@ -222,8 +222,8 @@ class Transaction:
         """Return the number of rows, in constant time."""
         about = self._txn.stat(self._tables[table].handle)
         if bool(about["entries"]) != bool(about["depth"]):
-            what = f"expected pages with {about['entries']} rows of the table {table}"
-            raise ValueError(f"{what}, found {about['depth']} levels of pages")
+            what = f"expected pages for {about['entries']} rows of the table {table}"
+            raise ValueError(f"{what}, found a page tree of depth {about['depth']}")
         return about["entries"]
 
     def clear(self, table: str) -> None:
@@ -322,9 +322,9 @@ def _check_keys(table: str, keys: Sequence[bytes], start: bytes) -> None:
     """Check the lengths of keys, and that they ascend from `start`. Raises ValueError."""
     expected = _KEY_BYTES.get(table)
     if expected is not None and not set(map(len, keys)) <= {expected}:
-        raise ValueError(f"expected keys of {expected} bytes in the table {table}, found others")
+        raise ValueError(f"expected keys of {expected} bytes in the table {table}, found a key of another length")
     if keys and (keys[0] < start or not all(map(lt, keys, islice(keys, 1, None)))):
-        raise ValueError(f"expected keys of the table {table} in their order, found others")
+        raise ValueError(f"expected the keys of the table {table} in ascending order, found another order")
 
 
 _RUN_KEY = re.compile(rb"[0-9]{1,6}|[a-f][0-9]{7,12}")
@@ -347,5 +347,5 @@ def read_run_key(key: bytes) -> str:
     """Decode a key of `runs`: the id of the run."""
     run = key.lstrip(b"abcdef").decode("utf-8", "replace")
     if _RUN_KEY.fullmatch(key) is None or run_key(run) != key:
-        raise ValueError(f"expected the id of a run, found {key[:80]!r}")
+        raise ValueError(f"expected the id of a run as a key of the table {RUNS}, found {key[:80]!r}")
     return run

@@ -248,7 +248,7 @@ def content_columns(environment: Environment) -> Iterator[ContentColumns]:
             checksums = [row[2] for row in rows]
             routes = [row[6] if len(row) == _WITH_ROUTE else "" for row in rows]
             if not all(type(value) is str for value in chain(checksums, routes)):
-                raise ValueError("expected checksums and routes as text, found other values")
+                raise ValueError("expected the checksum and the route of each output as text, found another value")
             names, sizes = [row[0] for row in rows], [row[1] for row in rows]
             yield ContentColumns([key[:ID_BYTES] for key, _ in page], names, sizes, checksums, routes)
 

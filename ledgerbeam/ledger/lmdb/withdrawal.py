@@ -293,7 +293,7 @@ def successors(txn: Transaction, source: bytes) -> set[bytes]:
     owners = set(owner_of.values())
     registered = {owner for owner in owners if txn.get(tables.SOURCES, owner) is not None}
     if len(owner_of) < len(keys) or any(txn.get(tables.COMPLETED, owner) is not None for owner in owners - registered):
-        raise ValueError(f"expected the registered sources that replaced the source {source.hex()}, found fewer")
+        raise ValueError(f"the source {source.hex()} was replaced, but a source that replaced it has no row")
     return registered
 
 

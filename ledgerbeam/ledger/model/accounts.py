@@ -66,8 +66,8 @@ class RecordCounts:
             raise UnsupportedShapeError(f"these counts cannot be recorded: {error}") from None
         if self.read != self.kept + sum(self.dropped.values()) + sum(self.rejected.values()):
             raise UnsupportedShapeError(
-                f"these counts cannot be recorded: expected as many records read as kept, dropped and rejected, found "
-                f"{self.as_dict()}"
+                "these counts cannot be recorded: expected the number of records read to be the sum of those kept, "
+                f"dropped and rejected, found {self.as_dict()}"
             )
 
     @classmethod
@@ -168,13 +168,13 @@ def task_counts(counts: RecordCounts, records: int) -> None:
                 "categories as names, not a text for each record"
             )
     if counts.records != records:
-        raise ValueError(f"expected counts of the {records} records that were written, found {counts.as_dict()}")
+        raise ValueError(f"expected {records} records written, as in the outputs, found {counts.as_dict()}")
 
 
 def task_statistics(statistics: Mapping[str, Statistic]) -> None:
     """Check the number, names, kinds and sizes of the statistics of one task. Raises ValueError."""
     if len(statistics) > MOST_NAMES:
-        raise ValueError(f"expected at most {MOST_NAMES} statistics, found {len(statistics)}")
+        raise ValueError(f"expected at most {MOST_NAMES} statistics of a task, found {len(statistics)}")
     size = 0
     for name, statistic in statistics.items():
         _name(name)
@@ -184,11 +184,11 @@ def task_statistics(statistics: Mapping[str, Statistic]) -> None:
             raise ValueError(f"expected the sketch of the statistic {shown(name)} as bytes, found {shown(data)}")
         if len(data) > STATISTIC_BYTES:
             raise ValueError(
-                f"expected a sketch of at most {STATISTIC_BYTES} bytes, found {len(data)} in {shown(name)}"
+                f"expected at most {STATISTIC_BYTES} bytes in the statistic {shown(name)}, found {len(data)}"
             )
         size += len(data)
     if size > STATISTICS_BYTES:
-        raise ValueError(f"expected sketches of at most {STATISTICS_BYTES} bytes together, found {size}")
+        raise ValueError(f"expected at most {STATISTICS_BYTES} bytes for all sketches of a task, found {size}")
 
 
 def counts_row(counts: RecordCounts) -> list[Any]:

@@ -68,11 +68,11 @@ def encode_claims(claims: Claims) -> bytes:
 def decode_claims(data: bytes) -> Claims:
     """Decode claims. Raises ValueError for bytes that no launcher writes."""
     if len(data) > MOST_BYTES:
-        raise ValueError(f"expected at most {MOST_BYTES} bytes, found {len(data)}")
+        raise ValueError(f"expected claims of at most {MOST_BYTES} bytes, found {len(data)}")
     fields = mapping(decode(data))
     found = rows(fields.get("spans"))
     if len(found) > MOST_SPANS:
-        raise ValueError(f"expected at most {MOST_SPANS} spans, found {len(found)}")
+        raise ValueError(f"expected claims of at most {MOST_SPANS} spans, found {len(found)}")
     spans = [_read_span(value) for value in found]
     holds = min(seconds(fields.get("seconds")), MOST_SECONDS)
     return Claims(text(fields.get("run")), text(fields.get("place")), integer(fields.get("number")), holds, spans)

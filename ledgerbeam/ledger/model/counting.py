@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
     """Check the source, the lineage and the kind of a finished leaf. Raises UnsupportedShapeError."""
     if len(source_id) != ID_BYTES:
-        raise UnsupportedShapeError(f"expected the id of a source, {ID_BYTES} bytes, found {source_id!r}")
+        raise UnsupportedShapeError(f"expected {ID_BYTES} bytes as the id of a source, found {source_id!r}")
     if terminal not in ("published", "filtered"):
         raise UnsupportedShapeError(f"expected a task that is 'published' or 'filtered', found {terminal!r}")
     for depth, (ordinal, count) in enumerate(lineage):
@@ -103,7 +103,7 @@ def require_count(pending: int, deltas: Iterable[int]) -> None:
     """
     found = 1 + sum(deltas)
     if found != pending:
-        raise ValueError(f"expected entries whose sum is the count of their source, {pending}, found {found}")
+        raise ValueError(f"expected the recorded tasks of a source to leave {pending} pending, found {found}")
 
 
 def is_done(

@@ -202,7 +202,7 @@ class Mark(NamedTuple):
             id_bytes(self.node)
             values.text(self.name)
         except ValueError as error:
-            raise UnsupportedShapeError(f"the marked task {shown(self.name)} cannot be recorded: {error}") from None
+            raise UnsupportedShapeError(f"the open task {shown(self.name)} cannot be recorded: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ def read_work_time(value: Any) -> dict[str, Any]:
     """Check the recorded working time of a run. Raises ValueError."""
     found = mapping(value)
     if not {"seconds", "cpu"} <= found.keys():
-        raise ValueError(f"expected the time of a run in seconds and cpu, found {shown(sorted(found))}")
+        raise ValueError(f"expected the keys seconds and cpu in the time of a run, found {shown(sorted(found))}")
     times = {name: _read_parts(found[name]) for name in ("seconds", "cpu")}
     return {"workers": integer(found.get("workers", 0)), **times}
 
@@ -386,7 +386,7 @@ def read_work_time(value: Any) -> dict[str, Any]:
 def _read_parts(value: Any) -> dict[str, float]:
     found = mapping(value)
     if not found.keys() <= set(PARTS):
-        raise ValueError(f"expected times of {', '.join(PARTS)}, found {shown(sorted(found))}")
+        raise ValueError(f"expected times with the keys {', '.join(PARTS)}, found the keys {shown(sorted(found))}")
     return {part: seconds(found[part]) for part in PARTS if part in found}
 
 
@@ -416,7 +416,7 @@ def read_set_ups(value: Any) -> dict[str, Any]:
     """Check the recorded set-ups of a run. Raises ValueError."""
     found = mapping(value)
     if found.keys() != set(SetUps._fields):
-        raise ValueError(f"expected the set-ups of a run as {SetUps._fields}, found {sorted(found)!r:.80}")
+        raise ValueError(f"expected the keys {SetUps._fields} in the set-ups of a run, found {sorted(found)!r:.80}")
     integer(found["times"])
     return {"times": found["times"], **{name: seconds(found[name]) for name in ("seconds", "longest")}}
 
@@ -434,7 +434,7 @@ def read_audit(value: Any) -> dict[str, Any]:
     """Check the recorded audits of a run. Raises ValueError."""
     found = mapping(value)
     if found.keys() != set(Audit._fields):
-        raise ValueError(f"expected the audits of a run as {Audit._fields}, found {sorted(found)!r:.80}")
+        raise ValueError(f"expected the keys {Audit._fields} in the audits of a run, found {sorted(found)!r:.80}")
     numbers = {name: integer(found[name]) for name in ("tasks", "differ")}
     return {**numbers, "found": text(found["found"]), "job": text(found["job"])}
 

@@ -54,7 +54,7 @@ class Source:
         except ValueError as error:
             raise UsageError(f"source {shown(self.url)} cannot be recorded: {error}") from None
         if self.members and any(member.members for member in self.members):
-            raise UsageError(f"source {shown(self.url)}: packs do not nest; pack plain sources")
+            raise UsageError(f"source {shown(self.url)}: a pack cannot contain a pack; pass plain sources")
 
     @classmethod
     def pack(cls, members: Sequence[Source]) -> Source:

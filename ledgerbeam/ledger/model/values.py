@@ -29,7 +29,7 @@ def integer(value: Any, low: int = 0) -> int:
 def seconds(value: Any) -> float:
     """Check a time, in seconds since 1970 and before `LAST_SECOND`, or a duration in seconds."""
     if type(value) not in (int, float) or not 0 <= value < LAST_SECOND:
-        raise ValueError(f"expected a time in seconds, found {shown(value)}")
+        raise ValueError(f"expected a time in seconds, from 0 to below {LAST_SECOND}, found {shown(value)}")
     return float(value)
 
 
@@ -48,7 +48,7 @@ def text(value: Any) -> str:
         try:
             value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            raise ValueError(f"expected a text, found one with lone surrogates: {shown(value)}") from None
+            raise ValueError(f"expected a text without lone surrogates, found {shown(value)}") from None
     return value
 
 
@@ -56,21 +56,21 @@ def output_name(value: Any) -> str:
     """Check the name of an output: it must not lead out of the output root by ``..``."""
     name = text(value)
     if not name or "\0" in name or ".." in name.split("/"):
-        raise ValueError(f"expected the name of an output, below the output root, found {shown(value)}")
+        raise ValueError(f"expected the name of an output, not empty and without .. and NUL, found {shown(value)}")
     return name
 
 
 def checksum(value: Any) -> str:
     """Check a checksum."""
     if len(text(value)) > CHECKSUM_CHARACTERS:
-        raise ValueError(f"expected a checksum, found {shown(value)}")
+        raise ValueError(f"expected a checksum of at most {CHECKSUM_CHARACTERS} characters, found {shown(value)}")
     return str(value)
 
 
 def id_bytes(value: Any) -> bytes:
     """Check an identity."""
     if not isinstance(value, bytes) or len(value) != ID_BYTES:
-        raise ValueError(f"expected an identity of {ID_BYTES} bytes, found {shown(value)}")
+        raise ValueError(f"expected {ID_BYTES} bytes as the id of a source or task, found {shown(value)}")
     return value
 
 
@@ -78,7 +78,7 @@ def identity(value: Any) -> bytes:
     """Decode an identity from hexadecimal digits."""
     found = bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * ID_BYTES else b""
     if len(found) != ID_BYTES:
-        raise ValueError(f"expected {ID_BYTES} bytes as hexadecimal digits, found {shown(value)}")
+        raise ValueError(f"expected an id of {2 * ID_BYTES} hexadecimal digits, found {shown(value)}")
     return found
 
 
@@ -108,7 +108,7 @@ def row(value: Any, *lengths: int) -> Sequence[Any]:
 def mapping(value: Any) -> dict[str, Any]:
     """Check a JSON object."""
     if not isinstance(value, dict):
-        raise ValueError(f"expected an object, found {shown(value)}")
+        raise ValueError(f"expected a JSON object, found {shown(value)}")
     return value
 
 

@@ -70,9 +70,9 @@ class Control:
 
     def _check(self) -> None:
         if integer(self.number, 1) > HIGHEST:
-            raise ValueError(f"expected a number up to {HIGHEST}, found {self.number}")
+            raise ValueError(f"expected an event number up to {HIGHEST}, found {self.number}")
         if self.kind not in ("run", "forget", "accept", "restart"):
-            raise ValueError(f"expected run, forget, accept or restart, found {shown(self.kind)}")
+            raise ValueError(f"expected the kind run, forget, accept or restart, found {shown(self.kind)}")
         seconds(self.at)
         text(self.token)
         mapping(self.info)
@@ -80,7 +80,7 @@ class Control:
         for source in (*self.sources, *self.withdrawn):
             id_bytes(source)
         if (self.job is None) == (self.kind in ("accept", "restart")):
-            raise ValueError(f"expected a job for accept and restart only, found {self.kind} and {shown(self.job)}")
+            raise ValueError(f"expected a job for accept and restart only, found {self.kind} with {shown(self.job)}")
 
     @property
     def run(self) -> str:

@@ -215,8 +215,8 @@ class Replayer:
                 return self._fold_listed(self._objects.names(""))
             self._waited_for.update(self._listed)
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: listed objects cannot be read, {FOLDS} times in a row; the store lists "
-            "objects that do not exist, or another program deletes them: stop it"
+            f"ledger {self._objects.url}: in {FOLDS} attempts, listed objects did not exist when they were read. If "
+            "another program deletes objects of the ledger, stop that program. Then run the same command again"
         )
 
     def _fold_listed(self, names: list[str]) -> list[str]:

@@ -161,7 +161,7 @@ def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tupl
     pairs = [row(pair, 2) for pair in rows(value)]
     found = {source + identity(node): (read_account(account), encode(account)) for node, account in pairs}
     if len(found) != len(pairs) or len(found) > tally.tasks:
-        raise ValueError(f"expected counts of at most {tally.tasks} tasks, each once, found {len(pairs)}")
+        raise ValueError(f"expected at most {tally.tasks} different tasks, found {len(pairs)} rows of {len(found)}")
     counts_of((account for account, _ in found.values()), tally)
     return found
 
@@ -277,7 +277,7 @@ def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
     step, *numbers = (integer(value) for value in row)
     number, *parts = numbers if len(numbers) != 7 else (0, *numbers)
     if len(parts) != 7 or step >= 2**32 or number > HIGHEST:
-        raise ValueError(f"expected a step of history, found {row}")
+        raise ValueError(f"expected a row of the history (the work of a run in ten seconds), found {row}")
     key = tables.HISTORY_KEY.pack(step, number)
     known = txn.get(tables.HISTORY, key)
     before = (0,) * 7 if known is None else tables.HISTORY_ROW.unpack(known)
@@ -287,7 +287,7 @@ def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
 def _merge_durations(txn: Transaction, row: list[Any], _: int) -> None:
     step, count = (integer(value) for value in row)
     if step >= 2**16:
-        raise ValueError(f"expected a step of durations, found {row}")
+        raise ValueError(f"expected a row of durations (step of the scale, number of tasks), found {row}")
     key = tables.DURATION_KEY.pack(step)
     known = txn.get(tables.DURATIONS, key)
     before = 0 if known is None else tables.DURATION_ROW.unpack(known)[0]

@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> LmdbStore:
 def is_told(store: LmdbStore, act: Callable[[], object], *said: str) -> None:
     with pytest.raises(LedgerDamagedError) as found:
         act()
-    for word in (store.url, "Restore the folder from a copy", "--ledger", *said):
+    for word in (store.url, "restore the folder from a copy", "--ledger", *said):
         assert word in str(found.value)
 
 
@@ -212,7 +212,7 @@ def test_keys_that_do_not_ascend_are_told(store: LmdbStore) -> None:
     for damaged in (data, twice):
         store.close()
         path.write_bytes(damaged)
-        out_of_order = "keys of the table outputs in their order"
+        out_of_order = "keys of the table outputs in ascending order"
         is_told(store, lambda: store._write(lambda txn: txn.scan(tables.OUTPUTS, b"")), out_of_order)
         is_told(store, lambda: store._write(lambda txn: txn.page(tables.OUTPUTS, b"", 9)), out_of_order)
 
@@ -228,7 +228,7 @@ def test_a_source_is_not_complete_if_an_entry_was_lost(store: LmdbStore) -> None
     entry = store._write(lambda txn: txn.scan(tables.APPLIED, source.id))[1][0]
     assert store.progress([source.id])
     lose(store, tables.APPLIED, entry)
-    is_told(store, lambda: store.progress([source.id]), "entries whose sum is the count of their source, 1, found")
+    is_told(store, lambda: store.progress([source.id]), "tasks of a source to leave 1 pending, found")
     is_told(store, lambda: store.commit(leaves), "")
     assert store.completed_count() == 0
 
@@ -237,7 +237,7 @@ def test_the_entries_of_a_source_make_its_count() -> None:
     require_count(3, [2])
     require_count(0, [2, -1, -1, -1])
     for deltas in ([2, -1, -1], [-1, -1, -1], []):
-        with pytest.raises(ValueError, match=f"count of their source, 0, found {1 + sum(deltas)}"):
+        with pytest.raises(ValueError, match=f"source to leave 0 pending, found {1 + sum(deltas)}"):
             require_count(0, deltas)
 
 
@@ -250,7 +250,7 @@ def test_a_lost_state_is_not_counted_twice(store: LmdbStore, table: str, makes: 
     store.commit(leaves[: 1 if table == tables.PENDING else 2])  # type: ignore[arg-type]
     totals = store.totals()
     lose(store, table, source.id)
-    is_told(store, lambda: store.commit(leaves), "rows that are new in the table")  # type: ignore[arg-type]
+    is_told(store, lambda: store.commit(leaves), "only new keys for the table")  # type: ignore[arg-type]
     assert store.totals() == totals
 
 
@@ -264,7 +264,7 @@ def test_all_rows_that_a_commit_writes_once_are_looked_at(store: LmdbStore, tabl
     if table == tables.COMPLETED:
         assert store.commit([counted_leaf(source)]).fresh == 0
         return
-    is_told(store, lambda: store.commit([counted_leaf(source)]), f"new in the table {table}")
+    is_told(store, lambda: store.commit([counted_leaf(source)]), f"new keys for the table {table}")
 
 
 @pytest.mark.parametrize("table", [tables.COUNTS, tables.COUNTED])
@@ -274,7 +274,7 @@ def test_the_sums_of_what_became_of_records_are_those_of_the_tasks(store: LmdbSt
     store.commit([counted_leaf(source) for source in sources])
     assert len(list(store.task_counts())) == 2
     lose(store, table, store._write(lambda txn: txn.scan(table, b""))[0][0])
-    is_told(store, lambda: list(store.task_counts()), "sums of the rows of the table counts")
+    is_told(store, lambda: list(store.task_counts()), "to hold the sums of the table counts")
 
 
 def test_what_is_recorded_while_rows_are_read_belongs_to_no_sum(store: LmdbStore) -> None:
@@ -319,7 +319,7 @@ def test_outputs_stay_superseded_if_it_is_lost_what_has_replaced_their_source(st
     store.commit([leaf_of(news, (), "other")])
     assert store.stale_outputs() == []
     lose(store, table, url_key(news.url) if table == tables.URLS else news.id)
-    is_told(store, store.stale_outputs, f"replaced the source {plain().id.hex()}")
+    is_told(store, store.stale_outputs, f"the source {plain().id.hex()} was replaced")
 
 
 def test_a_run_that_is_hidden_is_missed_by_the_next(store: LmdbStore) -> None:

@@ -341,7 +341,7 @@ def test_a_size_that_is_never_agreed_on_is_told_and_closed(store: LmdbStore, mon
         return Growing(opened[-1])
 
     monkeypatch.setattr(lmdb, "open", growing)
-    with pytest.raises(LedgerDamagedError, match=r"the first pages of its data\.mdb do not agree on its size; restore"):
+    with pytest.raises(LedgerDamagedError, match=r"first pages of data\.mdb disagree on the size of this file"):
         store.source_count()
     (environment,) = opened
     with pytest.raises(lmdb.Error, match="closed"):
@@ -425,7 +425,7 @@ def test_a_ledger_of_an_older_format_is_refused_with_what_to_do(store: LmdbStore
     store._write(without_checksum)
     store.close()
     for read_only in (False, True):
-        with pytest.raises(LedgerVersionError, match=r"an older ledgerbeam made it.*--existing replace"):
+        with pytest.raises(LedgerVersionError, match=r"an older version of ledgerbeam created it.*--existing replace"):
             LmdbStore(store.url, read_only=read_only).open()
 
 

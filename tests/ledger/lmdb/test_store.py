@@ -483,7 +483,7 @@ def test_a_ledger_without_an_id_of_its_form_is_damaged(store: LmdbStore) -> None
         with pytest.raises(LedgerDamagedError, match="expected an id"):
             store.ledger_id()
     store._write(lambda txn: txn.delete(META, KEY_ID))
-    with pytest.raises(LedgerDamagedError, match="expected an id of 32 hexadecimal digits, found None"):
+    with pytest.raises(LedgerDamagedError, match="32 hexadecimal digits in the table meta, found None"):
         store.ledger_id()
     store._write(lambda txn: txn.put(RUNS, b"x", b"{}"))
     with pytest.raises(LedgerDamagedError, match="expected the id of a run"):

@@ -294,7 +294,7 @@ def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: H
             ]
 
     reader = hosts.on(Hollow(hosts.objects.url))
-    with pytest.raises(LedgerDamagedError, match=rf"{hosts.objects.url}: listed objects cannot be read, {FOLDS} times"):
+    with pytest.raises(LedgerDamagedError, match=rf"{hosts.objects.url}: in {FOLDS} attempts, listed objects did"):
         reader.open()
     assert len(tries) == FOLDS
 

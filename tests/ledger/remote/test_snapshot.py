@@ -799,7 +799,7 @@ def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(histo
 @pytest.mark.parametrize(
     ("totals", "accounts", "problem"),
     [
-        ([1, 4, 3, 0, 5], [["ab" * 16, [6, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "expected as many records read"),
+        ([1, 4, 3, 0, 5], [["ab" * 16, [6, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "the number of records read to"),
         ([1, 3, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "at most 3 records written"),
         ([0, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "at most 0 tasks"),
         ([2, 8, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]] * 2, "each once"),

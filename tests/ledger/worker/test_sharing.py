@@ -618,7 +618,7 @@ def test_no_claim_holds_longer_than_ten_minutes(said: float, holds: float) -> No
 def test_claims_of_more_than_a_mebibyte_are_refused() -> None:
     size = 2**20 - len(encode_claims(Claims("1", "", 1, 1.0)))
     assert len(decode_claims(encode_claims(Claims("1", "x" * size, 1, 1.0))).place) == size
-    with pytest.raises(ValueError, match="expected at most 1048576 bytes, found 1048577"):
+    with pytest.raises(ValueError, match="claims of at most 1048576 bytes, found 1048577"):
         decode_claims(encode_claims(Claims("1", "x" * (size + 1), 1, 1.0)))
 
 

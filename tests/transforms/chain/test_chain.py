@@ -470,7 +470,7 @@ def test_steps_that_disagree_on_a_name_end_the_job(tmp_path: Path, store: Ledger
         stats.top("records", 1)
         return task
 
-    with pytest.raises(FunctionError, match="two steps of a task made the statistic 'records'"):
+    with pytest.raises(FunctionError, match="two functions made the statistic 'records'"):
         observed_by(tmp_path, observe, other)
 
 
