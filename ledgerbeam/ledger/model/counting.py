@@ -90,8 +90,8 @@ def fold(
     after = pending + sum(fresh.values())
     if after < 0:
         raise NegativePendingCountError(
-            f"its rows contradict each other: more tasks ended than were started (pending would become {after}); run "
-            "`ledgerbeam ledger forget` on the source, and the job again"
+            "the rows of a source contradict each other: more of its tasks ended than were started (pending would "
+            f"become {after}); run `ledgerbeam ledger forget` on the source, and the job again"
         )
     return after, [Entry(node, delta) for node, delta in fresh.items()]
 

@@ -212,8 +212,8 @@ def _near_choice(values: Values) -> "NearChoice | None":
     share = given("threshold", threshold, _share)
     if signed is not None and not verify:
         raise UsageError(
-            "--threshold and --minhash both decide the bands: leave one out, or add --verify, which then compares the "
-            "texts that share a band of --minhash with --threshold"
+            "--threshold and --minhash both set the bands: leave one out, or add --verify. Then --minhash sets the "
+            "bands, and --threshold is the share of common n-grams from which texts are near"
         )
     return NearChoice(*(signed or bands_for(share)), words, share if verify else None, against, most)
 

@@ -256,7 +256,7 @@ def _build_join(values: Values) -> Runnable:
     if values.how in ("semi", "anti") and not suffix is under is None:
         raise UsageError(f"--how {values.how} writes records of the left side alone: leave --suffix and --as out")
     if suffix is not None and under is not None:
-        raise UsageError("--as puts the right record into one field, and --suffix renames its fields: give one of them")
+        raise UsageError("--as makes one field of the right record, and --suffix renames fields of it: give one option")
     if "" in (suffix, under):
         raise UsageError("--suffix and --as: expected a text, found an empty one; give a text, or leave the option out")
     job = {"key": key, "right": right, "right_key": right_key, "how": values.how, "suffix": suffix, "under": under}

@@ -93,7 +93,7 @@ def file_sources(
     recorded = tuple(one for one in patterns if isinstance(one, RecordedOutputs))
     listed = tuple(canonical_pattern(one) for one in patterns if not isinstance(one, RecordedOutputs))
     if recorded and (listed or read_as is not None):
-        raise UsageError("outputs of other jobs cannot be read with patterns or as Shar: leave patterns and --from out")
+        raise UsageError("outputs of other jobs cannot be read together with patterns or with --from: leave these out")
     if pack_by == "folder" and pack is None:
         raise UsageError("--pack-by folder needs the size of a pack: give --pack BYTES, too")
     if read_as is not None:  # folders of Shar datasets

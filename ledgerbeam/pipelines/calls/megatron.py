@@ -147,7 +147,7 @@ def _token_dtype(name: str | None, vocabulary: int, url: str) -> str:
         return optimal_dtype(vocabulary).name
     dtype = np.dtype(dtype_name(name))
     if dtype.kind not in "iu" or np.iinfo(dtype).max < vocabulary - 1:
-        raise UsageError(f"--dtype {name}: cannot hold the tokens of {url}, from 0 to {vocabulary - 1:,}")
+        raise UsageError(f"--dtype {name}: cannot hold tokens from 0 to {vocabulary - 1:,} of {url}; leave --dtype out")
     return dtype.name
 
 

@@ -170,7 +170,7 @@ def _check(values: Values, *, is_made: bool) -> None:
     if as_ is None and is_made:
         raise UsageError("publish: --output, --name and --part need --as FORMAT; add it, or leave them out")
     if to is not None and as_ in _WITH_PLACES:
-        raise UsageError(f"publish: files of --as {as_} are valid only beside these shards; leave --as out: --to {to}")
+        raise UsageError(f"publish: --as {as_} describes shards at this place only; leave --as out: --to {to}")
     if to is not None and values.output is not None:
         raise UsageError(f"publish: --to {to} uploads files beside the shards only; leave --output out")
     if values.overwrite and to is None:

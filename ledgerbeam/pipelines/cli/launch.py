@@ -99,7 +99,7 @@ def check_command(words: Sequence[str]) -> None:
         if shown != word and not (options and without_secrets(word) == word):
             raise UsageError(
                 f"the command contains a secret, which would be printed ({' '.join(command_without_secrets(words))}); "
-                "leave it out and set it on the hosts, in the environment of the store's client"
+                "leave it out and set it on the hosts, in the environment variables that the store's client reads"
             )
     if words[0] == PROGRAM:
         _check_job(words[1:])

@@ -351,7 +351,7 @@ def parts_by_dataset(
         other = next((shard.name for shard in found if not shard.name.endswith(suffix + _DATA)), None)
         if other is not None:
             raise LedgerError(
-                f"ledger {ledger}: expected a part {suffix}{_DATA} from each task, found {other}; run the job again "
+                f"ledger {ledger}: expected a file *{suffix}{_DATA} from each task, found {other}; run the job again "
                 "with another --ledger and --output"
             )
     return parts

@@ -38,9 +38,9 @@ class EarlierSignatures(NamedTuple):
         if self.partition != partition:
             expected, found = (one.parameters()["partition"] for one in (partition, self.partition))
             raise UsageError(
-                f"--against {self.ledger}: expected signatures in the buckets of the other ledgers, {expected}, found "
-                f"{found}; run the deduplications one after the other, each --against the earlier ones, or run all "
-                "again with new outputs and with a --bucket-bytes that is larger than their sources"
+                f"--against {self.ledger}: expected the same buckets of signatures as in the other ledgers, "
+                f"{expected}, found {found}; run the deduplications one after the other, each --against the earlier "
+                "ones, or run all again with new outputs and with a --bucket-bytes that is larger than their sources"
             )
 
     def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
@@ -54,8 +54,8 @@ class EarlierSignatures(NamedTuple):
         both = sorted({url for store in stores for url in _urls(store)}.intersection(self.urls()))
         if both:
             raise UsageError(
-                f"--against {self.ledger}: it has {count(len(both), 'source')} that this job has, too, such as "
-                f"{both[0]}; each of its records would be a duplicate of itself: leave such sources out of the patterns"
+                f"--against {self.ledger}: this job also has {count(len(both), 'source')} of that ledger, such as "
+                f"{both[0]}. Its records would be duplicates of themselves: leave such sources out of the patterns"
             )
 
     def require_texts(self, expected: Mapping[str, Any]) -> None:
@@ -64,9 +64,9 @@ class EarlierSignatures(NamedTuple):
         if other := {name for name, value in expected.items() if parameters.get(name) != value}:
             name = min(other)
             raise UsageError(
-                f"--against {self.ledger}: --verify reads its texts again, in the same way as those of this job: "
-                f"{name}: expected {expected[name]}, found {parameters.get(name)}; give the --near and --group of that "
-                "ledger, or leave --verify out"
+                f"--against {self.ledger}: --verify reads the texts of both ledgers in the same way, but {name} is "
+                f"{expected[name]} in this job and {parameters.get(name)} in that ledger; give the --near and --group "
+                "of that ledger, or leave --verify out"
             )
 
     def urls(self) -> Iterable[str]:
@@ -84,8 +84,8 @@ class EarlierSignatures(NamedTuple):
                 yield from (source for source in found if may_have(source.url))
             elif any(map(has, _urls_of(row))):
                 raise type(found)(
-                    f"{found}: --verify compares with records of it that {self.ledger} has signed; put it back "
-                    "unchanged, run the command of that ledger again, or leave --verify out"
+                    f"{found}: --verify must read it, because {self.ledger} has signatures of its records; restore "
+                    "the file, run the command of that ledger again, or leave --verify out"
                 )
 
 
@@ -134,12 +134,12 @@ def earlier_signatures(
         partition = None if job is None else Partition.recorded(job.parameters)
         if job is None or partition is None or not store.status()["complete"]:
             raise UsageError(
-                f"--against {url}: not all of its sources are signed; run the command of that ledger to its end"
+                f"--against {url}: some of its sources have no signatures yet; run the command of that ledger again"
             )
         if job.parameters.get("minhash") != minhash:
             raise UsageError(
-                f"--against {url}: expected signatures of {minhash}, found {job.parameters.get('minhash')}; give the "
-                "--minhash and --ngram of that ledger"
+                f"--against {url}: expected signatures made with {minhash}, found {job.parameters.get('minhash')}; "
+                "give the --minhash and --ngram of that ledger"
             )
         folder = str(job.parameters.get("output"))
         found.append(EarlierSignatures(url, RunWriter(job, folder, store, is_earlier=True), partition))

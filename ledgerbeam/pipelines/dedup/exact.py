@@ -319,8 +319,8 @@ def _check_file_times(store: LedgerStore, scatter: LedgerStore) -> None:
         return
     scatter.forget_sources({source for url, _, source in _file_times(scatter) if url in written})
     raise ChangedSourceError(
-        f"{store.url}: {count(len(written), 'file')} changed after the first stage, with the same size and time, such "
-        f"as {min(written)}; run the same command again"
+        f"{store.url}: {count(len(written), 'file')} changed after the first stage without a new size or modification "
+        f"time, such as {min(written)}; run the same command again"
     )
 
 

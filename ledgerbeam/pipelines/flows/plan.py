@@ -87,7 +87,7 @@ class StepPlan:
         if self.is_complete:
             return f"{self.name}: nothing to do, {count(self.complete, 'source')} complete"
         if not self.sources and not self.withdrawn:
-            return f"{self.name}: the last run is to be finished, {count(self.complete, 'source')} complete"
+            return f"{self.name}: no source to do, last run not finished, {count(self.complete, 'source')} complete"
         parts = [f"{self.reasons[reason]:,} {reason}" for reason in REASONS if self.reasons[reason]]
         about = "about " if self.is_estimate else ""
         why = f" ({', '.join(parts)})" if parts else ""

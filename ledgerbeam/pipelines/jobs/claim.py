@@ -157,8 +157,8 @@ def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
         if any(fnmatchcase(row.reason, pattern) for row in store.failures()):
             return
     raise UsageError(
-        f"--only-failed {pattern}: no failure has such a reason; to see all: "
-        f"ledgerbeam ledger failures {shlex.quote(stores[-1].url)}"
+        f"--only-failed {pattern}: no failure has such a reason; to see all: ledgerbeam ledger failures "
+        f"{shlex.quote(stores[-1].url)}"
     )
 
 

@@ -194,16 +194,15 @@ class ScatterChoice:
             if self.key.scheme == "hash" and self.buckets is not None:
                 return Partition(self.buckets)
             raise UsageError(
-                "Scatter: keys can be sampled to cut them into buckets only if the sources are files; give cuts=[...], "
-                'or order="hash" and buckets=N'
+                "Scatter: only keys of files can be sampled, to divide the records into buckets; give cuts=[...], or "
+                'order="hash" and buckets=N'
             )
         size = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
         partition = decide_partition([scatter], PartitionLimits(size, size, self.buckets, merges=0), say, _LARGER)
         if partition.buckets == 1 and self.key.scheme == "key" and not self.as_read and self._wants_more(scatter, size):
             raise UsageError(
-                f"Scatter: expected different keys {self.key} in a sample of the sources, to cut them into buckets, "
-                "found none; if a function before Scatter computes the key, give cuts=[...], or "
-                'order="hash"'
+                f"Scatter: {self.key}: expected two or more keys in a sample of the sources, to divide the records by "
+                'key, found fewer; if a function before Scatter computes the key, give cuts=[...], or order="hash"'
             )
         return partition
 
@@ -353,7 +352,7 @@ def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFile
     if job.parameters.get("output") != runs:
         raise UsageError(
             f"Gather({runs!r}): the pipeline of {ledger} has scattered to {job.parameters.get('output')}; give that "
-            "folder, or the ledger of the pipeline that has scattered to the first folder"
+            f"folder, or the ledger of the pipeline that has scattered to {runs!r}"
         )
     files = _run_files(runs, ledger, store, options)
     if files.known() is None:

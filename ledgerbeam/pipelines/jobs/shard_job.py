@@ -93,7 +93,7 @@ class ShardJob(JobSpec):
 
     def trial_work(self) -> MapRecords:
         """Return the function that maps sampled records. UsageError if the command has none."""
-        raise UsageError(f"{self.command}: sampled records cannot be processed; leave --sample out")
+        raise UsageError(f"{self.command}: this command cannot process a sample of the records; leave --sample out")
 
     decisions: ClassVar[tuple[str, ...]] = ("schema",)
 

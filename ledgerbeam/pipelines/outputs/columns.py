@@ -188,7 +188,7 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
         close_objects()
     if not datasets and errors:
         tried = count(len(sampled), "sampled record")
-        raise RecordError(f"no schema can be inferred: no result of {tried}: {errors[0]}; correct it or give --schema")
+        raise RecordError(f"no schema can be inferred from {tried}: {errors[0]}; correct this error or give --schema")
     if not datasets and sampled:
         tried = count(len(sampled), "sampled record")
         raise UsageError(f"no schema can be inferred: the function keeps none of {tried}; give --schema FILE")

@@ -153,8 +153,8 @@ class _Publisher:
                 if done is not None:
                     return done
         raise PublicationError(
-            f"{self._place.url}: other commits came first in {_TRIES} attempts; run the same command again: the files "
-            "are uploaded already"
+            f"{self._place.url}: another commit was made during each of {_TRIES} attempts; run the same command "
+            "again: the files are uploaded already"
         )
 
     def _try(self, head: str, scratch: str, *, overwrite: bool) -> HubPublication | None:
@@ -197,7 +197,7 @@ class _Publisher:
             return {name: _Content(*names) for name, names in note["files"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
-                f"{self._place.url}/{self._note}: expected the note of a publication, found another file ({error}); "
+                f"{self._place.url}/{self._note}: expected the list of published files, found another file ({error}); "
                 "use the version of ledgerbeam that wrote it, or delete it on the Hub and use --overwrite"
             ) from error
 

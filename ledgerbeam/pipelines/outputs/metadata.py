@@ -161,7 +161,7 @@ def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard
         parts[part].append(shard)
     empty = next((part for part, found in parts.items() if not found), None)
     if empty is not None:
-        raise UsageError(f"--part {empty}: earlier patterns match all shards of this part; change the patterns")
+        raise UsageError(f"--part {empty}: no shard is left after the earlier patterns; change the patterns")
     return parts
 
 

@@ -143,7 +143,7 @@ class OutputOwner:
         shard = self._a_shard() if around and self.is_new and not self.keeps else None
         if shard is None:
             return None
-        return f"{self._output}: the job that owns {around[0]} has written here since the check: {printable(shard)}"
+        return f"{self._output}: the job that owns {around[0]} has just written a shard here: {printable(shard)}"
 
     def check_kept(self, store: LedgerStore) -> None:
         """Check that the folder is still this ledger's, and that no other job has claimed a folder with its outputs.
@@ -213,7 +213,7 @@ class OutputOwner:
             if own.get("run") in {info.get("token") for info in runs}:
                 return None
             return (
-                f"{self._output}: a later state of the ledger {self._spec.ledger} has written here: "
+                f"{self._output}: a newer copy of the ledger {self._spec.ledger} has written here: "
                 f"{self._of_later_state(own)}"
             )
         if self._marks:
@@ -232,7 +232,7 @@ class OutputOwner:
                 f"last; it was at {_text(mark, 'url')}"
             )
         other_host = "" if is_local(self._spec.ledger) else ", or resume on the host whose local copy is complete"
-        return f"the ledger is an older copy. Restore the missing part of it{other_host}; otherwise"
+        return f"this ledger is an older copy. Restore the newer one{other_host}; otherwise"
 
     def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
         """Return whether a mark has the URL of this job's ledger. Then the URL does not lead to the other ledger."""

@@ -182,6 +182,6 @@ class IndexCheck:
             differs = np.flatnonzero(expected[:shared] != found[:shared])
             first = int(differs[0]) if len(differs) else shared
             raise IndexMismatchError(
-                f"{index.url}: does not match {source.url}: record {first} of {len(found) - 1:,} has another offset in "
-                f"a fresh scan of {len(expected) - 1:,} records; index it again with: {index_again(source.url)}"
+                f"{index.url}: does not match {source.url}: record {first} of {len(found) - 1:,} has another offset "
+                f"in a fresh scan of {len(expected) - 1:,} records; index it again with: {index_again(source.url)}"
             )

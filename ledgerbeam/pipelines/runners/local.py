@@ -170,7 +170,7 @@ class LocalRunner:
                 return
             self._sharing.publish_idle()
             if not has_warned:
-                self._reporter.warn(f"{held.text()}; this one takes over tasks that they release")
+                self._reporter.warn(f"{held.text()}; this launcher takes over tasks that they leave unfinished")
                 has_warned = True
             self._report("waiting", listed, held)
             time.sleep(PROGRESS_SECONDS)
@@ -236,8 +236,8 @@ class LocalRunner:
                 self._record_deaths(end)
                 if fruitless == FRUITLESS_PASSES:
                     raise WorkerDiedError(
-                        f"{end.died}: {fruitless} times in a row before any task was done. Recorded work is kept; find "
-                        "out what ends the workers (out of memory?), then run the same command again"
+                        f"{end.died}, {fruitless} times in a row before any task was done. Recorded work is kept; "
+                        "find out what ends the workers (out of memory?), then run the same command again"
                     )
             with_others = {} if end.died else self._find_tasks_of_others()
             self._check_rejects()

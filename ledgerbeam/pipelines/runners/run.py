@@ -40,7 +40,7 @@ from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.waves import Waves
 
 # Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims.
-_SHARED = "they share its tasks"
+_SHARED = "the runs share its tasks"
 _REPEATED = "nothing is lost, but tasks may be done twice"
 
 
@@ -68,7 +68,7 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
         raise UsageError(f"options: expected {expected}, found {how.options!r}")
     beam_args = list(how.options)
     if job.devices and not is_local_runner(beam_args):
-        raise UsageError("--devices works on the local runner only; on another, set the device of each worker there")
+        raise UsageError("--devices works on the local runner only; another runner has options of its own")
     if job.profile is not None:
         if how.dry_run:
             raise UsageError("--profile cannot be used with --dry-run; leave one of them out")
@@ -315,8 +315,8 @@ def _warn_of_forgotten(names: Sequence[str], folder: str, reporter: RunConsole) 
     if names:
         reporter.warn(
             f"{folder}: found {count(len(names), 'output')} of missing sources, such as {printable(names[0])}. The "
-            "ledger has forgotten them, because these sources were to be processed again; put the sources back, or "
-            "remove these outputs, then run the same command again"
+            "ledger has forgotten these outputs, because their sources were to be processed again; put the sources "
+            "back, or remove these outputs, then run the same command again"
         )
 
 

@@ -168,6 +168,6 @@ def _leaf(element: Any) -> Leaf:
         return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
-        f"CommitTasks received {what}: expected the output of WriteTasks, because a crash would lose other work; put "
-        "WriteTasks before CommitTasks, or emit a WrittenTask after its outputs are durable"
+        f"CommitTasks received {what}: expected the output of WriteTasks, as a crash would lose tasks that are not "
+        "written; put WriteTasks before CommitTasks, or emit a WrittenTask after its outputs are durable"
     )

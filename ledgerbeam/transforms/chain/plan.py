@@ -114,7 +114,7 @@ class MatchStep(ChainStep):
         if group not in ("auto", "pairs", "key"):
             raise UsageError(f"MatchSources: group: expected auto, pairs or key, found {group!r}")
         if shar and (pack or self.columns or group != "auto" or not self.patterns):
-            raise UsageError("MatchSources: shar reads whole shards; name folders, and leave out pack, columns, group")
+            raise UsageError("MatchSources: shar reads whole shards; pass folders, and leave out pack, columns, group")
 
     def make_work(self, values: ChainValues) -> StepWork:
         return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)

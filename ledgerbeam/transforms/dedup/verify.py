@@ -139,8 +139,8 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
                 url, place = gathered.place(*first)
                 url = url.removeprefix(EARLIER)
                 raise RecordError(
-                    f"{url}, record {place}: --verify compares the n-grams of all records that bands connect with this "
-                    f"one, expected at most {size_text(MOST_BYTES)}, found more; remove equal records first, with "
+                    f"{url}, record {place}: --verify holds the n-grams of all records that share bands with this "
+                    f"record: expected at most {size_text(MOST_BYTES)}, found more; remove equal records first, with "
                     "ledgerbeam dedup --by or --content, or use fewer bands or more rows, such as --minhash 8x12"
                 )
     if batch.sets_of:

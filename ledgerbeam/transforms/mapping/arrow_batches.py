@@ -262,7 +262,7 @@ def _labels(given: Any, rows: int, what: str, function: str, *, texts: bool = Fa
         return _labels_of_masks(given, rows, what, function, texts=texts)
     array = _column(given, rows, what, function)
     if not _is_text(array.type):
-        raise FunctionError(f"{function}: Rows: {what}: expected names and nulls, or masks by name, found {array.type}")
+        raise FunctionError(f"{function}: Rows: {what}: expected texts and nulls, or masks by text, found {array.type}")
     encoded = array.cast(pa.string()).dictionary_encode()
     require_few(len(encoded.dictionary), what, function)
     codes = encoded.indices.fill_null(_NO_NAME).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -415,7 +415,7 @@ def test_sources_without_records_make_an_empty_dataset(workspace: Workspace) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--dtype", "uint8"), "cannot hold the tokens of bytes, from 0 to 256"),
+        (("--dtype", "uint8"), "cannot hold tokens from 0 to 256 of bytes"),
         (("--dtype", "float32"), "cannot hold"),
         (("--dtype", "text"), "is not a dtype"),
         (("--eod", "</s>"), "have no names"),

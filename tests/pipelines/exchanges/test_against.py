@@ -198,12 +198,12 @@ def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace
         assert not shards(again)
         return ran.err
 
-    assert "expected signatures of" in refused("--minhash", "7x2")
+    assert "expected signatures made with" in refused("--minhash", "7x2")
     assert "the ledger is given twice" in refused("--against", "L1")
     assert "nowhere" in refused("--against", "nowhere")
     shutil.copytree(earlier.root / "old", again.root / "in", dirs_exist_ok=True)
     other = (*DEDUP, f"{earlier.root}/{{old,in}}/*.jsonl", "--output", "out", "--against", "L1")
-    assert "would be a duplicate of itself" in refused(command=other)
+    assert "would be duplicates of themselves" in refused(command=other)
     again.succeed("sort", "in/*.jsonl", "--by", "at", "--output", "sorted", "--to", "jsonl", "--ledger", "S")
     assert "found the ledger of a job 'sort'" in refused("--against", "S")
     itself = (*LATER[:-2], "--output", "itself", "--ledger", "L5")
@@ -317,7 +317,7 @@ def test_an_earlier_one_that_has_changed_is_compared_as_it_is_signed_or_said_to_
     path.rename(moved)
     gone = workspace.run(*VERIFIED)
     assert gone.status != 0
-    assert f"{path}: the file is gone: --verify compares with records of it that" in gone.err
+    assert f"{path}: the file is gone: --verify must read it, because" in gone.err
     assert not shards(workspace)
     write_jsonl(path, rows_of("p", 30, seed=3))
     changed = workspace.run(*VERIFIED)

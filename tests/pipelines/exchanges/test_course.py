@@ -658,7 +658,7 @@ def test_records_are_compared_with_those_of_an_earlier_ledger(folder: Path, agai
     assert "4 run files of" in "".join(ran.told.said)
     assert [row["text"] for row in records()] == ["u v w x y z"]
     assert run(against).waves == []
-    with pytest.raises(UsageError, match="it has 1 source that this job has, too"):
+    with pytest.raises(UsageError, match="this job also has 1 source of that ledger"):
         run(partial(ledgerbeam.dedup, ["in/a.jsonl"], against="F", **{**NEAR, "output": "same", "ledger": "S"}))
 
 

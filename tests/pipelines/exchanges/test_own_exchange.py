@@ -300,7 +300,7 @@ def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
 
 
 def test_a_key_that_the_sources_do_not_have_needs_cuts(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"expected different keys half in a sample of the sources.*give cuts"):
+    with pytest.raises(UsageError, match=r"half: expected two or more keys in a sample of the sources.*give cuts"):
         scatter(halves, by="half", buckets=4)
 
 

@@ -357,7 +357,7 @@ def joined(how: str, suffix: str | None, under: str | None) -> Any:
     [
         ("semi", "_r", None, "--how semi writes records of the left side alone: leave --suffix and --as out"),
         ("anti", None, "right", "--how anti writes records of the left side alone: leave --suffix and --as out"),
-        ("left", "_r", "right", "--as puts the right record into one field, and --suffix renames its fields"),
+        ("left", "_r", "right", "--as makes one field of the right record, and --suffix renames fields of it"),
         ("left", "", None, "--suffix and --as: expected a text, found an empty one"),
         ("inner", None, "", "--suffix and --as: expected a text, found an empty one"),
         ("semi", None, None, ""),

@@ -314,7 +314,7 @@ def test_a_dataset_that_is_not_made_yet_is_work(folder: Path) -> None:
     flow = flow_of(first={"convert": True, "sources": "in/*.jsonl", "to": "webdataset"})
     record(flow, "first")
     assert not flow.plan().is_complete
-    assert str(flow.plan()) == "first: the last run is to be finished, 4 sources complete"
+    assert str(flow.plan()) == "first: no source to do, last run not finished, 4 sources complete"
 
 
 def test_a_step_is_not_begun_if_what_it_reads_ended_with_an_error(folder: Path) -> None:

@@ -217,7 +217,7 @@ def test_a_commit_of_others_to_the_files_is_looked_at_anew(hub: HubServer, datas
 
 def test_a_dataset_that_others_change_all_the_time_is_given_up(hub: HubServer, local: Local) -> None:
     hub.on_commit = lambda repository: print(repository.commit({"x": hub.blob("x", os.urandom(8))}))
-    with pytest.raises(PublicationError, match="other commits came first in 5 attempts; run the same command again"):
+    with pytest.raises(PublicationError, match="another commit was made during each of 5 attempts"):
         publish(hub, local)
 
 
@@ -329,7 +329,7 @@ def test_a_commit_of_many_regular_files_is_refused_with_the_remedy(
 def test_a_damaged_note_is_refused(hub: HubServer, dataset: Repository, local: Local) -> None:
     for data in (b"{", b"[]", b'{"format": 2}', b'{"format": 1, "files": []}', b'{"format": 1, "files": {"a": 1}}'):
         dataset.commit({NOTE: hub.blob(NOTE, data)})
-        with pytest.raises(StorageError, match=r"ledger\.json: expected the note of a publication, found another"):
+        with pytest.raises(StorageError, match=r"ledger\.json: expected the list of published files, found another"):
             publish(hub, local)
 
 

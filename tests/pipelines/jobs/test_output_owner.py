@@ -232,7 +232,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
         owner = OutputOwner(place.spec("older"), existing)
         if existing is None:
             with pytest.raises(
-                UsageError, match=f"a later state of the ledger .*older has written here: .*; it was at {place.root}/L"
+                UsageError, match=f"a newer copy of the ledger .*older has written here: .*; it was at {place.root}/L"
             ):
                 owner.check(place.store(place.spec("older")))
         else:
@@ -240,7 +240,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
             assert (owner.keeps, owner.is_new, owner.is_alone) == (existing == "keep", False, existing == "replace")
             owner.replace()
     place.own("older")
-    with pytest.raises(UsageError, match="a later state of the ledger"):
+    with pytest.raises(UsageError, match="a newer copy of the ledger"):
         place.owner(place.spec("L"))
 
 
@@ -255,8 +255,8 @@ def test_a_later_state_of_the_ledger_in_its_place_is_to_be_restored(place: Place
         OutputOwner(spec, None).check(store)
     other_host = ", or resume on the host whose local copy is complete" if remote else ""
     assert str(refused.value).startswith(
-        f"{place.out}: a later state of the ledger {spec.ledger} has written here: the ledger is an older copy. "
-        f"Restore the missing part of it{other_host}; otherwise\ngive another --output, or choose"
+        f"{place.out}: a newer copy of the ledger {spec.ledger} has written here: this ledger is an older copy. "
+        f"Restore the newer one{other_host}; otherwise\ngive another --output, or choose"
     )
 
 

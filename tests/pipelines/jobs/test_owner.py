@@ -86,7 +86,7 @@ def test_an_older_copy_of_the_ledger_is_refused(done: Workspace, choice: str) ->
     assert done.run(*MAP, *SAME).status == 0
     shutil.rmtree(done.root / "L")
     os.rename(done.root / "backup", done.root / "L")
-    done.run(*MAP, *SAME, status=2, err="Restore the missing part of it; otherwise\ngive another --output, or")
+    done.run(*MAP, *SAME, status=2, err="Restore the newer one; otherwise\ngive another --output, or")
     done.run(*MAP, *SAME, "--existing", choice, status=0)
     assert ids(done) == list(range(70))
 
@@ -360,8 +360,8 @@ def test_an_older_copy_of_a_ledger_in_a_bucket_is_refused_where_it_ends(workspac
     for name in set(store.find(f"{bucket}/L")) - before:
         store.rm_file(name)
     ran = workspace.run(*command, env={**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "another")}, status=2)
-    assert f"a later state of the ledger {ledger} has written here" in ran.err
-    assert "Restore the missing part of it, or resume on the host" in ran.err
+    assert f"a newer copy of the ledger {ledger} has written here" in ran.err
+    assert "Restore the newer one, or resume on the host" in ran.err
     assert "the host whose local copy is complete; otherwise\ngive another --output, or" in ran.err
     assert "--ledger" not in ran.err
     assert workspace.run(*command, env=s3.env).status == 0

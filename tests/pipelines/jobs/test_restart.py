@@ -231,7 +231,7 @@ def test_two_launchers_share_a_local_ledger(workspace: Workspace) -> None:
     first = workspace.start(*shared, env={"WAITS": "for the other one, however long its start takes"})
     log = workspace.root / "log"
     wait_for(log.exists, first)
-    workspace.run(*shared, status=0, err=("another run is at work on this ledger", "they share its tasks"))
+    workspace.run(*shared, status=0, err=("another run is at work on this ledger", "the runs share its tasks"))
     said = first.communicate(timeout=120)[0]
     assert first.returncode == 0, said
     lines = [line.split() for line in log.read_text().splitlines()]

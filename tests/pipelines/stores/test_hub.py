@@ -145,7 +145,7 @@ USAGE = {
     "--as FORMAT to write metadata, --to": (),
     "--name and --part need --as": ("--to", TO, "--name", "x"),
     "leave --output out": ("--as", "webdataset", "--to", TO, "--output", "x"),
-    "--as idxpack are valid only beside these shards": ("--as", "idxpack", "--to", TO),
+    "--as idxpack describes shards at this place only": ("--as", "idxpack", "--to", TO),
     "--overwrite needs --to": ("--as", "webdataset", "--overwrite"),
 }
 

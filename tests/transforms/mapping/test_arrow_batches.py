@@ -264,7 +264,7 @@ MISTAKES: dict[str, tuple[Callable[[pa.RecordBatch], Any], str]] = {
     ),
     "names of numbers": (
         lambda b: Rows(b, drop=[1, 2, 3, 4]),
-        "drop: expected names and nulls, or masks by name, found int64",
+        "drop: expected texts and nulls, or masks by text, found int64",
     ),
     "no array": (lambda b: Rows(b, drop={"x": object()}), "drop 'x': expected an array, found a object"),
     "an empty reason": (lambda b: Rows(b, drop={"": [True] * 4}), r"returned Drop\(''\): expected a short text"),

@@ -169,7 +169,7 @@ def _spec(store: LedgerStore, args: argparse.Namespace) -> JobSpec:
     if job is None or spec.identity().fingerprint != job.fingerprint or not store.runs():
         raise LedgerError(
             f"ledger {store.url}: the job of its last run was not stored, as the run did not end; run the job's "
-            "command again, then audit it"
+            "command again, then the audit"
         )
     changed = spec.changed_code()
     if changed:

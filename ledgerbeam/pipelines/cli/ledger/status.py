@@ -161,7 +161,7 @@ def _changes_line(changes: list[ChangedSource]) -> str:
     kinds = Counter(change.problem for change in changes)
     if not changes:
         return "no source since it was listed"
-    return f"{count(kinds['changed'], 'source')} changed, {kinds['missing']:,} missing; the next run processes them"
+    return f"{count(kinds['changed'], 'source')} changed (done again by the next run), {kinds['missing']:,} missing"
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:

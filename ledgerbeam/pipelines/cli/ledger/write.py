@@ -135,7 +135,7 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
     for pattern in args.patterns:
         found = store.forget(pattern, failures_only=args.failures_only)
         if not found:
-            raise UsageError(f"{pattern}: no source of the ledger matches; its URLs are absolute, and * also matches /")
+            raise UsageError(f"{pattern}: no source of the ledger matches; URLs are absolute, and * also matches /")
         forgotten += found
     if args.json:
         print_json({"forgotten": forgotten})
@@ -144,7 +144,7 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
         if missing := missed.intersection(forgotten):
             print(
                 f"{len(missing):,} of them were missing from the last listing; if they are still missing, their "
-                "outputs are kept, and the next run names them"
+                "outputs are kept, and the next run lists these sources"
             )
     return 0
 
@@ -152,7 +152,7 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
 def compact(store: LedgerStore, args: argparse.Namespace) -> int:
     """Replace the objects of a remote ledger by one snapshot. Returns 0."""
     if not isinstance(store, RemoteStore):
-        raise UsageError(f"ledger {args.url}: only remote ledgers can be compacted; a local ledger does not need it")
+        raise UsageError(f"ledger {args.url}: only remote ledgers can be compacted; a local ledger needs no compaction")
     done = compact_store(store)
     if args.json:
         print_json(dataclasses.asdict(done))
