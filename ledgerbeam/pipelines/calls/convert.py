@@ -38,7 +38,7 @@ class ConvertOptions(
 
     pack_by: Annotated[
         Literal["order", "folder"],
-        "pack all sources in their order, or the sources of each folder apart, such as the folders of routes",
+        "pack all sources in their order, or each folder of sources separately, such as the folder of each route",
         Option(OUTPUT, default="order"),
     ]
 

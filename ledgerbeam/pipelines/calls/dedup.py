@@ -36,8 +36,8 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
 
     by: Annotated[
         By | None,
-        "key; of the records with the same key one stays: the name of a field, a.b for a nested value, several "
-        "names with commas; or module:function that returns the key of a record. All records with a null key stay",
+        "key: the name of a field, a.b for a nested value, several names with commas; or module:function that returns "
+        "the key of a record. One of the records with the same key stays; all records with a null key stay",
         Option(KEYS, "KEY", more="Names may be a list, and the function may be the object itself."),
     ]
     content: Annotated[
@@ -98,7 +98,7 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
     ]
     prefer: Annotated[
         By | None,
-        "field or module:function; of the records of a key or a cluster the one with the greatest value stays",
+        "field or module:function; of each key or cluster, the record with the greatest value stays",
         Option(KEYS, "KEY", unset="the first record stays", more="Of equal values the first record stays."),
     ]
     cluster_bytes: Annotated[
@@ -108,8 +108,8 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
     ]
     mark: Annotated[
         bool,
-        "write a list of the duplicates, not the records that stay: JSON lines with the source and number of each, "
-        "with `near` also those of the record that stays",
+        "write a list of the duplicates, not the records that stay: JSON lines with the source and number of each "
+        "duplicate, with `near` also of the record that stays in its place",
         Option(OUTPUT, default=False, more="The record that stays is the field `of`."),
     ]
     bucket_bytes: Annotated[Size, "size of the sources whose hashes form a bucket", Option(WORK, "BYTES", default="1G")]

@@ -99,8 +99,8 @@ class JoinOptions(ExchangeOptions, KeyOptions, total=False):
     ]
     as_: Annotated[
         str | None,
-        "name of a field, or of a member of a sample, that holds the whole record of the right side in place of "
-        "its fields. It is null without a match",
+        "name of a field, or of a member of a sample, that holds the whole record of the right side in place of its "
+        "fields. Without a match the field is null",
         Option(OUTPUT, "NAME"),
     ]
 

@@ -41,7 +41,7 @@ class MapOptions(
     ]
     set: Annotated[
         Mapping[str, Any] | Sequence[str] | None,
-        "keyword argument of the function or class: JSON, else a text. Part of the job; may be repeated",
+        "keyword argument of the function or class, as JSON or else text; part of the job; may be repeated",
         Option(FUNCTION, "NAME=VALUE", repeats=True, more="A mapping, or a list of `NAME=VALUE`."),
     ]
     watch_file: Annotated[
@@ -51,7 +51,7 @@ class MapOptions(
     ]
     batch: Annotated[
         int | None,
-        "call the function with lists of up to N records; it returns a list of as many results. With `as_` arrow: "
+        "call the function with lists of up to N records; it returns a list of the same length. With `as_` arrow: "
         "most rows of a batch",
         Option(FUNCTION, "N", unset="single records; 65536 rows"),
     ]

@@ -55,8 +55,8 @@ class SharOptions(TypedDict, total=False):
 
     from_: Annotated[
         Literal["shar"] | None,
-        "`shar`: read `patterns` as folders of Shar datasets; a record is a sample: the cut as json, its fields as "
-        "members",
+        "`shar`: read `patterns` as folders of Shar datasets; each cut is a sample, with the cut as json and its "
+        "fields as members",
         Option(SOURCES),
     ]
 
@@ -104,7 +104,7 @@ class BaseOptions(TypedDict, total=False):
     base: Annotated[
         Place | None,
         "folder that output names are relative to",
-        Option(OUTPUT, "URL", unset="the fixed part of the patterns; with `sources_from` names have whole paths"),
+        Option(OUTPUT, "URL", unset="the fixed part of the patterns; with `sources_from` names are whole paths"),
     ]
 
 
@@ -161,8 +161,8 @@ class PartsOptions(TypedDict, total=False):
     dtype: Annotated[str | None, "for Megatron: dtype of the tokens", Option(OUTPUT, "NAME", unset="int32")]
     drop_parts: Annotated[
         bool,
-        "for Megatron: remove the parts of the dataset after they are merged; a later change then makes all parts "
-        "again",
+        "for Megatron: remove the parts of the dataset after the merge; after a change of a source, all parts are "
+        "then made again",
         Option(OUTPUT, default=False),
     ]
 
@@ -192,12 +192,11 @@ class JobOptions(TypedDict, total=False):
     ledger: Annotated[
         Place | None,
         "URL of the ledger, which records progress",
-        Option(LEDGER, "URL", unset="below .ledgerbeam/, by command, sources and output"),
+        Option(LEDGER, "URL", unset="a folder below .ledgerbeam/ for this command, sources and output"),
     ]
     on_job_change: Annotated[
         OnJobChange,
-        "treatment of the ledger of a job that did something else: refuse it, restart everything, or accept what "
-        "is done",
+        "treatment of a ledger that belongs to another job: refuse it, restart everything, or accept finished work",
         Option(LEDGER, default="refuse", more="`refuse` raises `JobMismatchError`."),
     ]
     flush_interval: Annotated[
@@ -207,7 +206,7 @@ class JobOptions(TypedDict, total=False):
     ]
     only_failed: Annotated[
         str | None,
-        "do only the sources with a failure of this reason, a shell pattern; `ledger failures` shows reasons",
+        "run only sources with a failure whose reason matches this shell pattern; `ledger failures` shows reasons",
         Option(LEDGER, "REASON"),
     ]
     log_level: Annotated[
@@ -231,7 +230,7 @@ class LimitOptions(ProfileOptions, total=False):
 
     limit_tasks: Annotated[
         int | None,
-        "stop after N tasks are done or have failed; the same job resumes with the others",
+        "stop after N tasks are done or have failed; run the same job again to do the other tasks",
         Option(WORK, "N"),
     ]
 
@@ -258,8 +257,8 @@ class RejectOptions(AuditOptions, total=False):
     ]
     only_rejected: Annotated[
         str | bool | None,
-        "do again only the tasks that rejected records for this reason, a shell pattern; without REASON for any; "
-        "`ledger rejects` shows reasons",
+        "run again only tasks that rejected records for a reason that matches this shell pattern; without REASON, for "
+        "any reason; `ledger rejects` shows reasons",
         Option(REJECTS, "REASON", const="*", parse=parse_reason, more="True stands for any reason."),
     ]
 
@@ -285,7 +284,7 @@ class StageOptions(TypedDict, total=False):
     ]
     keep_runs: Annotated[
         bool,
-        "keep the run files after the job; if sources are added later, only those are scattered",
+        "keep the run files after the job; if sources are added later, only the added sources are scattered",
         Option(WORK, default=False),
     ]
 
@@ -357,8 +356,7 @@ class PipelineRunOptions(TypedDict, total=False):
     ]
     on_job_change: Annotated[
         OnJobChange | None,
-        "treatment of the ledger of a job that did something else: refuse it, restart everything, or accept what "
-        "is done",
+        "treatment of a ledger that belongs to another job: refuse it, restart everything, or accept finished work",
         Option(PYTHON, unset="refuse"),
     ]
     existing: Annotated[
