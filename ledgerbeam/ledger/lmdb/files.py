@@ -122,7 +122,7 @@ def _look(path: str, *, create: bool) -> None:
     if not os.path.isdir(there):
         is_link = os.path.islink(there)
         found = "a link that leads to no folder" if is_link else "a file"
-        remedy = "give another path, or bring back the folder that it leads to" if is_link else "give another path"
+        remedy = "give another path, or restore the target of the link" if is_link else "give another path"
         raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found {found} at {there}; {remedy}")
     if create:
         return
@@ -296,7 +296,7 @@ def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
 
 def _foreign(path: str) -> LedgerDamagedError:
     return LedgerDamagedError(
-        f"ledger {path}: this LMDB environment holds the data of another program, not a ledger; give another folder"
+        f"ledger {path}: this folder holds an LMDB database of another program, not a ledger; give another folder"
     )
 
 

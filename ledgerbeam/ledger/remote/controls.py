@@ -102,10 +102,9 @@ def control_number(name: str) -> int | None:
 def number_gap_error(url: str, number: int, highest: int) -> LedgerDamagedError:
     """Return the error for an object whose number is too great: control objects with lower numbers are missing."""
     return LedgerDamagedError(
-        f"{url}: this object of the ledger has number {number}, and the greatest number before it is {highest}: "
-        f"expected at most {highest + 1} for a control object, {highest} for another; it was not applied. Another "
-        f"program wrote it, or an object below {CONTROLS}/ was deleted. Restore the deleted object from a copy; if "
-        "there is none, delete this object. Then run again"
+        f"{url}: expected a number up to {highest + 1} in a control object, up to {highest} in another object, found "
+        f"{number}; the object was not applied. An object below {CONTROLS}/ was deleted, or another program wrote "
+        "this one. Restore the deleted object from a copy; if there is no copy, delete this object. Then run again"
     )
 
 

@@ -47,7 +47,7 @@ _WIDTH = 100  # characters of a line in the reference of a call
 _JOB = "The same call again does only the remaining work. The command line with the same values runs the same job."
 _JOB_RETURNS = "The result of the run. `Result.raise_for_failures` raises if tasks failed."
 _JOB_RAISES = (
-    "JobMismatchError: The ledger belongs to a job that did something else; the message names the differences.",
+    "JobMismatchError: The ledger belongs to another job; the message lists the differences of the jobs.",
     "KeyboardInterrupt: Ctrl-C ended the run; its state is saved, and the same call resumes it.",
     "LedgerbeamError: The run ended early. Everything that was recorded stays recorded.",
     "UsageError: The options exclude each other, or a value is invalid.",

@@ -103,7 +103,7 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
     ]
     cluster_bytes: Annotated[
         Size | None,
-        "of `near`: most bytes of pairs that one process clusters; more are clustered in rounds, with the same result",
+        "of `near`: most bytes of pairs that one process clusters; more pairs take rounds, with the same result",
         Option(KEYS, "BYTES", unset="1G"),
     ]
     mark: Annotated[

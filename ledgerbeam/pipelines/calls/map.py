@@ -62,7 +62,7 @@ class MapOptions(
     ]
     batch_schema: Annotated[
         Place | None,
-        "with `as_` arrow: file with the columns of JSONL, in JSON",
+        "with `as_` arrow: file with the schema of the JSON lines, in JSON",
         Option(FUNCTION, "FILE", unset="the columns of the first lines"),
     ]
     devices: Annotated[

@@ -22,7 +22,7 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
 
     as_: Annotated[
         Literal["energon", "hf", "idxpack", "lit", "megatron", "shar", "webdataset"] | None,
-        "format whose index files and metadata to write",
+        "write the index files and metadata of this format",
         Option(OUTPUT),
     ]
     to: Annotated[
@@ -35,7 +35,7 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
     ]
     route: Annotated[
         str,
-        "route whose dataset to publish; without it, the routes of a job that wrote only to routes form one hf dataset",
+        "publish this route; by default, the routes of a job that wrote only to routes form one hf dataset",
         Option(OUTPUT, "NAME", default="", unset="the main dataset"),
     ]
     output: Annotated[Place | None, "URL of the file for idxpack or shar; prefix for megatron", Option(OUTPUT, "URL")]

@@ -74,7 +74,7 @@ class KeyChoice:
         if keyless is not None and keyless.value() == keyed:
             yield (
                 f"{', '.join(names)}: none of {count(keyed, 'record')} has a key: {self} is missing, null or empty in "
-                "each; if that is the wrong name, give the right one and --on-job-change=restart"
+                "each; if the name is wrong, give the right name and --on-job-change=restart"
             )
 
     def keys(self, base: str | None) -> RecordKeys:

@@ -465,7 +465,7 @@ class Ending:
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"
         if failed := status["tasks"]["failed"]:
             shown = list(islice(self.store.failures(), SHOWN_FAILURES))
-            which = " those that are not quarantined" if any(row.quarantined for row in shown) else ""
+            which = " tasks that are not quarantined" if any(row.quarantined for row in shown) else ""
             yield (
                 f"{count(failed, 'task')} of {count(status['sources']['failed'], 'source')} failed; run the same "
                 f"command again to retry{which}; to see all: ledgerbeam ledger failures {ledger}"

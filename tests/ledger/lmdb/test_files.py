@@ -355,7 +355,7 @@ def test_a_link_that_leads_to_no_folder_is_named(tmp_path: Path, leads_to: str) 
     for path in (tmp_path / "L", tmp_path / "L" / "below"):
         for create in (True, False):
             with pytest.raises(
-                LedgerDamagedError, match=f"found a link that leads to no folder at {tmp_path}/L; .*back"
+                LedgerDamagedError, match=f"found a link that leads to no folder at {tmp_path}/L; .*restore"
             ):
                 LmdbStore(str(path)).open(create=create)
 

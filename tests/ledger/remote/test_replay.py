@@ -431,7 +431,7 @@ def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kin
         name, data = f"{base}.json", encode_manifest(SnapshotManifest(base, number, {}, []))
     hosts.objects.create(name, data)
     if beyond:
-        with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest number before it is 2"):
+        with pytest.raises(LedgerDamagedError, match=f"{name}.*up to 2 in another object"):
             store.refresh()
     else:
         store.refresh()

@@ -256,5 +256,5 @@ def test_a_control_is_known_by_its_name() -> None:
 
 def test_what_may_follow_is_said() -> None:
     said = str(number_gap_error("here", 9, 4))
-    assert "has number 9" in said
-    assert "before it is 4: expected at most 5 for a control object, 4 for another" in said
+    assert "found 9;" in said
+    assert "expected a number up to 5 in a control object, up to 4 in another object" in said

@@ -40,8 +40,8 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     for ledger, of_stage in groups:
         _print_groups(ledger, of_stage)
     print(
-        "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
-        "--on-job-change=accept, in Python on_job_change='accept'."
+        "\nTo retry all tasks that are not quarantined, run the same command again. After an edit of the function, "
+        "add --on-job-change=accept, in Python on_job_change='accept'."
     )
     if any(HIDDEN in (group["retry"] or "") for group in every):
         print(f"Ledgers do not store secrets: replace {HIDDEN} with yours.")
