@@ -322,7 +322,7 @@ def test_an_earlier_one_that_has_changed_is_compared_as_it_is_signed_or_said_to_
     write_jsonl(path, rows_of("p", 30, seed=3))
     changed = workspace.run(*VERIFIED)
     assert changed.status != 0
-    assert f"{path}: the file has changed: --verify compares" in changed.err
+    assert f"{path}: the file has changed: --verify must read" in changed.err
     path.unlink()
     moved.rename(path)
     workspace.succeed(*VERIFIED)

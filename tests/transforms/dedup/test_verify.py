@@ -252,7 +252,7 @@ def test_so_many_n_grams_of_a_cluster_are_compared(
         monkeypatch.setattr(verify, "MOST_BYTES", size)
         assert verified(candidates) is not None
         monkeypatch.setattr(verify, "MOST_BYTES", size - 1)
-        with pytest.raises(RecordError, match=r"^/in/old, record 0: --verify compares"):
+        with pytest.raises(RecordError, match=r"^/in/old, record 0: --verify holds"):
             verified(candidates)
 
 
@@ -266,5 +266,5 @@ def test_of_several_clusters_the_one_that_has_too_many_n_grams_is_named(
 ) -> None:
     """By its first record in the order of the files: of the numbers 2 and 3 that is 3."""
     monkeypatch.setattr(verify, "MOST_BYTES", 16 + 2 * RECORD_BYTES)
-    with pytest.raises(RecordError, match=rf"^/in/old, record {first}: --verify compares"):
+    with pytest.raises(RecordError, match=rf"^/in/old, record {first}: --verify holds"):
         VerifiedTrees(MinHash(2, 1, 5), 0.5, False)(gathered(tmp_path, clusters))
