@@ -155,7 +155,7 @@ def _outcome(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[s
         raise UsageError("the pipeline has no name; give one with name=..., or with the option --job_name")
     taken = sorted(set(parameters) & set(_SAID))
     if taken:
-        raise UsageError(f"parameters: {', '.join(taken)}: the pipeline sets these names; use others")
+        raise UsageError(f"parameters: {', '.join(taken)}: the pipeline sets these itself; use other names")
     chain = find_chain(pipeline)
     match, write = chain.match, chain.write
     check_urls({"patterns": match.patterns, "output": write.output})

@@ -210,7 +210,7 @@ def test_sizes_may_be_texts(folder: Path) -> None:
         ({"name": None}, "the pipeline has no name"),
         ({"on_job_change": "ignore"}, "on_job_change: expected one of 'refuse', 'restart', 'accept'"),
         ({"existing": "burn"}, "existing: expected one of 'replace', 'keep', None, found 'burn'"),
-        ({"parameters": {"output": 1}}, "parameters: output: the pipeline sets these names"),
+        ({"parameters": {"output": 1}}, "parameters: output: the pipeline sets these itself"),
         ({"options": ["--no_such_option=1"]}, "unknown Beam options: --no_such_option"),
     ],
 )

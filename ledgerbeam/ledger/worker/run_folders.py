@@ -160,7 +160,7 @@ class RunFolders:
             os.mkdir(run, 0o700, dir_fd=runs)
         except FileExistsError:
             raise StorageError(
-                f"{self._path}/{run}: expected no such folder before run {run} starts, found one; nothing was changed. "
+                f"{self._path}/{run}: this folder exists, although run {run} has not started; nothing was changed. "
                 "Move it away, and run the same command again"
             ) from None
 

@@ -172,6 +172,6 @@ def _check(values: Values, *, is_made: bool) -> None:
     if to is not None and as_ in _WITH_PLACES:
         raise UsageError(f"publish: --as {as_} describes shards at this place only; leave --as out: --to {to}")
     if to is not None and values.output is not None:
-        raise UsageError(f"publish: --to {to} uploads files beside the shards only; leave --output out")
+        raise UsageError(f"publish: --to {to} uploads only files that are beside the shards; leave --output out")
     if values.overwrite and to is None:
         raise UsageError("publish: --overwrite needs --to hf://datasets/...; add it, or leave --overwrite out")

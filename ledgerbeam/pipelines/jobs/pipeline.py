@@ -306,7 +306,7 @@ class GatheredRuns:
         _, files, scattered = _look(self.runs, self.ledger, options)
         buckets = files.known()
         if buckets is None or files.state != self.state:
-            raise ScatterIncompleteError(f"{self.runs}: sources were scattered again meanwhile; run the pipeline again")
+            raise ScatterIncompleteError(f"{self.runs}: sources were scattered in another run; run the pipeline again")
         if are_complete(buckets, store):
             return
         if lost := forget_lost(OutputFolder(self.runs, options), scattered):
@@ -318,9 +318,9 @@ class GatheredRuns:
         parts = sum(max(1, -(-size // self.task_bytes)) for size in buckets.sizes)
         if len(files) * parts > MOST_SLICES:
             raise UsageError(
-                f"{self.runs}: {count(len(files), 'run file')} and {count(parts, 'task')} would make "
-                f"{len(files) * parts:,} reads of slices, and at most {MOST_SLICES:,} are allowed; give larger tasks "
-                "with PlanTasks(task_bytes), in this pipeline or in the one that scatters"
+                f"{self.runs}: {count(len(files), 'run file')} and {count(parts, 'task')} would read "
+                f"{len(files) * parts:,} slices, and at most {MOST_SLICES:,} are allowed; give larger tasks with "
+                "PlanTasks(task_bytes), in this pipeline or in the pipeline with Scatter"
             )
         if not files.are_tabulated():
             files.tabulate()

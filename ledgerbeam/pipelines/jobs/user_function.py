@@ -81,8 +81,8 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
         if is_interrupt(error):
             raise
         raise FunctionError(
-            f"{name}: it cannot be sent to other processes: {describe_error(error)}; create the object that cannot be "
-            "sent inside the function, or give a class, of which each worker builds one object"
+            f"{name}: it cannot be sent to other processes: {describe_error(error)}; inside the function, create the "
+            "object that cannot be sent; or give a class, of which each worker builds one object"
         ) from error
     return made.getvalue()
 

@@ -247,7 +247,7 @@ def write_card(
     except SourceNotFoundError:
         before = f"# {name}\n"
     except UnicodeDecodeError as error:
-        raise UsageError(f"{url}: not UTF-8 ({error}); move it away and publish again") from error
+        raise UsageError(f"{url}: this file is not UTF-8 ({error}); move it away and publish again") from error
     publish_bytes(url, card_text(before, split_patterns(splits, suffix)).encode(), options)
     return [url]
 

@@ -218,8 +218,8 @@ def _require_base_names(page: Page) -> None:
         other = seen.setdefault(url.rpartition("/")[2], url) if size else url
         if other != url:
             raise UsageError(
-                f"{other} and {url}: LIT needs unique base names of shards, which come from the sources; rename one, "
-                "or use --to webdataset, which keeps folders apart"
+                f"{other} and {url}: LIT needs unique base names of shards, which come from the sources; rename a "
+                "source, or use --to webdataset, which keeps folders apart"
             )
 
 

@@ -43,7 +43,7 @@ class RouteFolders:
         if route == "" and name.startswith(f"{REJECTS}/"):
             raise UsageError(
                 f"{self._output}/{name}: the folder {REJECTS} is reserved for rejected records; pass the folder of "
-                "these sources as --base, or a pattern that starts in it"
+                "these sources as --base, or a pattern that starts in this folder"
             )
         path = f"{route}/{name}" if route else name
         for folder, mark in self._nested.items():

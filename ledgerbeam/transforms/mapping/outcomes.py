@@ -253,8 +253,8 @@ def _is_object(value: Any) -> bool:
 def _raw_records(task: Task) -> Sequence[RawRecord]:
     if task.raw is None:
         raise UnsupportedShapeError(
-            f"{task.name}: a function before made this task, so the bytes of its rejected records are unknown; reject "
-            "records in the first function after ReadTasks"
+            f"{task.name}: an earlier function made this task, so the bytes of its rejected records are unknown; "
+            "reject records in the first function after ReadTasks"
         )
     raws = task.raw()
     if isinstance(task.records, RecordBlocks):  # unchanged since reading

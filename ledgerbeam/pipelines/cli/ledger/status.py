@@ -195,8 +195,8 @@ def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSou
     job = store.job()
     if job is not None and CONTENT in job.parameters:
         raise UsageError(
-            f"{store.url}: its sources are outputs of other jobs, identified by the checksums in their ledgers; "
-            "to see changes, run: ledgerbeam plan"
+            f"{store.url}: its sources are outputs of other jobs, identified by the checksums in their ledgers; to "
+            "see changes in a flow, run: ledgerbeam plan FILE"
         )
     rows = (row for row in store.sources() if row.state != "gone")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("source") as advance:
