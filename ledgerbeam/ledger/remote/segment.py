@@ -271,9 +271,9 @@ def create_own(objects: Objects, name: str, data: bytes) -> None:
     """
     if not objects.create(name, data):
         raise LedgerDamagedError(
-            f"{objects.url}/{name}: expected this name to be free, found other content; nothing was recorded under it. "
-            "Find the program that writes into the folder of the ledger, delete the object, and run the same command "
-            "again"
+            f"{objects.url}/{name}: expected no object of this name, found one with other content; nothing was "
+            "recorded. Another program writes into the folder of the ledger: stop it, delete the object, and run the "
+            "same command again"
         )
 
 

@@ -180,9 +180,8 @@ class OutputOwner:
             folder = f"{self._output}/{path}"
             raise StorageError(
                 f"{self._output}/{printable(name)}: this job wrote it, but {folder} is now the output folder of "
-                f"another job, see its {mark}; each job may have overwritten files of the other. Run the other "
-                f"job with another --output, delete {folder}, and run the same command again: "
-                "it writes missing outputs again"
+                f"another job, see its {mark}; each job may have overwritten files of the other. Run the other job "
+                f"with another --output, delete {folder}, and run this job again: it writes its missing outputs again"
             )
 
     def begin_restart(self, store: LedgerStore) -> None:

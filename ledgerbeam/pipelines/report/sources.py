@@ -182,6 +182,7 @@ class IndexCheck:
             differs = np.flatnonzero(expected[:shared] != found[:shared])
             first = int(differs[0]) if len(differs) else shared
             raise IndexMismatchError(
-                f"{index.url}: does not match {source.url}: record {first} of {len(found) - 1:,} has another offset "
-                f"in a fresh scan of {len(expected) - 1:,} records; index it again with: {index_again(source.url)}"
+                f"{index.url}: does not match {source.url}: it has {len(found) - 1:,} records, a fresh scan has "
+                f"{len(expected) - 1:,}; record {first} is the first that differs; index it again with: "
+                f"{index_again(source.url)}"
             )

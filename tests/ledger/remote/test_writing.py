@@ -700,7 +700,7 @@ def test_a_sink_in_a_forked_process_looks_and_names_for_itself(hosts: Hosts, mon
 def test_a_name_that_another_has_used_is_not_written_over(hosts: Hosts) -> None:
     for _ in range(2):  # as after an answer that was lost
         create_own(hosts.objects, "segments/a", b"own")
-    with pytest.raises(LedgerDamagedError, match=r"ledger/segments/a: expected this name to be free"):
+    with pytest.raises(LedgerDamagedError, match=r"ledger/segments/a: expected no object of this name"):
         create_own(hosts.objects, "segments/a", b"other")
     assert hosts.objects.read(["segments/a"]) == [b"own"]
 
