@@ -327,7 +327,7 @@ class LedgerStoreConformance:
         store.commit([published, filtered])
         renamed = replace(published, outputs=(Output("another", 1, "x", 1),))
         for other in (filtered_leaf(source, ((0, 3),)), renamed, replace(filtered, kind="published")):
-            with pytest.raises(NonDeterministicTaskError, match="other outputs or none"):
+            with pytest.raises(NonDeterministicTaskError, match="others or none"):
                 store.commit([other])
         assert names(store) == ["data/a-0.jsonl"]
 
@@ -339,7 +339,7 @@ class LedgerStoreConformance:
         store.commit([replace(leaf, outputs=(earlier, two))])
         others = [(two,), (one, replace(two, name="c")), (one, two, replace(two, name="c"))]
         for outputs in others:
-            with pytest.raises(NonDeterministicTaskError, match="other outputs or none"):
+            with pytest.raises(NonDeterministicTaskError, match="others or none"):
                 store.commit([replace(leaf, outputs=outputs)])
         for outputs in ((one, two), (two, one)):
             assert store.commit([replace(leaf, outputs=outputs)]).fresh == 0
@@ -353,7 +353,7 @@ class LedgerStoreConformance:
         leaf = replace(first, outputs=tuple(replace(first.outputs[0], name=name) for name in "ab"))
         store.commit([leaf, second] if finished else [leaf])
         outputs = [replace(output, size=99) if output.name == changed else output for output in leaf.outputs]
-        with pytest.raises(NonDeterministicTaskError, match=f"'{changed}' before with 100 bytes"):
+        with pytest.raises(NonDeterministicTaskError, match=f"'{changed}' had 100 bytes"):
             store.commit([replace(leaf, outputs=tuple(outputs))])
 
     def test_another_fan_out_than_before_is_an_error(self, store: LedgerStore) -> None:

@@ -239,9 +239,9 @@ class _SourceCommit:
         self._refuse(
             leaf,
             NonDeterministicTaskError,
-            f"task at {leaf.leaf.lineage} has published {[output.name for output in leaf.leaf.outputs]} now, and other "
-            "outputs or none when it ran before; make its function deterministic, then run `ledgerbeam ledger forget` "
-            "on the source",
+            f"task at {leaf.leaf.lineage} published the outputs {[output.name for output in leaf.leaf.outputs]} now, "
+            "and others or none when it ran before; make the function depend on its input only, then run `ledgerbeam "
+            "ledger forget` on the source",
         )
         return False
 
@@ -258,9 +258,9 @@ class _SourceCommit:
                 self._refuse(
                     leaf,
                     NonDeterministicTaskError,
-                    f"task at {leaf.leaf.lineage} published {now.name!r} before with {before.size} bytes and the "
-                    f"checksum {before.checksum}, and now with {now.size} bytes and {now.checksum}; make its function "
-                    "a pure function of its input, then run `ledgerbeam ledger forget` on the source",
+                    f"task at {leaf.leaf.lineage}: its output {now.name!r} had {before.size} bytes and the checksum "
+                    f"{before.checksum} before, and has {now.size} bytes and the checksum {now.checksum} now; make "
+                    "the function depend on its input only, then run `ledgerbeam ledger forget` on the source",
                 )
                 return False
         return True

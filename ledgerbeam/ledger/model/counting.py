@@ -84,8 +84,8 @@ def fold(
             fresh[node] = delta
         elif before != delta:
             raise NonDeterministicTaskError(
-                f"task {node.hex()} {_meaning(before)} before and {_meaning(delta)} now; make its processing a pure "
-                "function of its input, then run `ledgerbeam ledger forget` on the source"
+                f"task {node.hex()} {_meaning(before)} before and {_meaning(delta)} now; make the function depend on "
+                "its input only, then run `ledgerbeam ledger forget` on the source"
             )
     after = pending + sum(fresh.values())
     if after < 0:
