@@ -151,8 +151,8 @@ def rows_outcome(result: Any, rows: int, function: str) -> RowsOutcome:
         table = _table(result, function)
         if table.num_rows > rows:
             raise FunctionError(
-                f"{function} returned {table.num_rows} rows for a batch of {rows}: expected at most one for each; "
-                "return Rows(batch, of=...) with the position of the original row of each"
+                f"{function} returned {table.num_rows} rows for a batch of {rows}: expected at most one for each row "
+                "of the batch; return Rows(batch, of=...) with the position of the original row of each"
             )
         outcome.dropped[NOTHING] = rows - table.num_rows
         outcome.kept = {route: table}

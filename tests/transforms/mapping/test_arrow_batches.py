@@ -238,7 +238,7 @@ MISTAKES: dict[str, tuple[Callable[[pa.RecordBatch], Any], str]] = {
     "an array": (lambda b: b["id"], "Array: expected a record batch"),
     "more rows": (
         lambda b: pa.concat_tables([pa.table(b)] * 2),
-        "returned 8 rows for a batch of 4: expected at most one for each; return Rows",
+        "returned 8 rows for a batch of 4: expected at most one for each row of the batch",
     ),
     "no columns": (lambda b: b.select([]), "a frame without columns"),
     "mixed objects": (
