@@ -108,7 +108,7 @@ def decode_statistics(value: bytes) -> dict[str, Statistic]:
         found[text(name)] = Statistic(text(kind), value[place : place + integer(size)])
         place += size
     if place != len(value) or len(found) != len(about):
-        raise ValueError(f"expected {place} bytes and {len(about)} names, found {len(value)} and {len(found)}")
+        raise ValueError(f"expected {len(about)} statistics in {place} bytes, found {len(found)} in {len(value)}")
     task_statistics(found)
     return found
 
