@@ -76,7 +76,7 @@ class Compiled(Protocol):
     def read_lines(
         self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /
     ) -> tuple[list[bytes], bool]:
-        """Read the lines `[starts[i], stops[i])` of a file from `i = first` on, each with the newline before it if any.
+        """Read the lines `[starts[i], stops[i])` of a file from `i = first` on; check that a newline precedes each.
 
         Return the lines, and whether they may have integers beyond 64 bits. Reading ends when they have `most` bytes.
         It also ends before a range that is not one whole line, or has more than 8 MiB: a damaged offset can have any

@@ -227,7 +227,7 @@ class GatheredRecords(RecordBlocks):
         return sorted({bound.key for bound in bounds if (bound.run, bound.number) > (0, 0)})
 
     def leading_of_cut_keys(self) -> HashRows:
-        """Return the leading records of `cut_keys`, which are hashes, in the whole bucket; see `hash_run.LEADING`."""
+        """Return, for each hash of `cut_keys`, its first record in the whole bucket; see `hash_run.LEADING`."""
         bucket = self._bucket
         return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 

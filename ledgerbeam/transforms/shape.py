@@ -121,11 +121,12 @@ def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
 
 
 def _raise_all(refused: Sequence[str]) -> None:
-    if len(refused) > 1:
-        lines = "".join(f"\n  {number}. {line}" for number, line in enumerate(dict.fromkeys(refused), 1))
-        raise UnsupportedShapeError(f"a ledger cannot protect this pipeline, for {len(refused)} reasons:{lines}")
-    if refused:
-        raise UnsupportedShapeError(refused[0])
+    reasons = list(dict.fromkeys(refused))
+    if len(reasons) > 1:
+        lines = "".join(f"\n  {number}. {line}" for number, line in enumerate(reasons, 1))
+        raise UnsupportedShapeError(f"a ledger cannot protect this pipeline, for {len(reasons)} reasons:{lines}")
+    if reasons:
+        raise UnsupportedShapeError(reasons[0])
 
 
 def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:

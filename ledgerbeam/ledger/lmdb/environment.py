@@ -339,7 +339,7 @@ class CompletenessCheck:
         self._seen = 0
 
     def add(self, txn: Transaction, rows: int) -> None:
-        """Add the number of rows in a page that the transaction has read."""
+        """Count rows that the transaction has read from the table."""
         self._seen += rows
         self._moment = txn.moment if self._moment is None else self._moment
 

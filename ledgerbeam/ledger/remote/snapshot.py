@@ -161,7 +161,8 @@ def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tupl
     pairs = [row(pair, 2) for pair in rows(value)]
     found = {source + identity(node): (read_account(account), encode(account)) for node, account in pairs}
     if len(found) != len(pairs) or len(found) > tally.tasks:
-        raise ValueError(f"expected at most {tally.tasks} different tasks, found {len(pairs)} rows of {len(found)}")
+        rows_of = f"{len(pairs)} rows of {len(found)} different tasks"
+        raise ValueError(f"expected at most {tally.tasks} tasks, one row each, found {rows_of}")
     counts_of((account for account, _ in found.values()), tally)
     return found
 

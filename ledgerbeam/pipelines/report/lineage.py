@@ -140,7 +140,8 @@ class RunLineage:
             urls = [url for group in sources.places().values() for url in group]
         else:
             base = parameters.get("base")
-            folders = [] if sources.as_files is None else sorted(sources.as_files.index_folders())
+            files, index_root = sources.as_files, sources.places().get("--index-root")
+            folders = [] if files is None or index_root else sorted(files.index_folders())
             urls = [base] if isinstance(base, str) and base else folders or list(sources.names)
         found = (dataset(url, self.spec.storage_options) for url in urls if not url.startswith(GRAPH_SCHEME))
         return list(dict.fromkeys(found))
