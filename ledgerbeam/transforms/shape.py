@@ -201,10 +201,6 @@ def _kind(node: AppliedPTransform) -> type:
     return next((kind for kind in _ORDER if issubclass(found, kind)), found)
 
 
-def _is_ours(unit: AppliedPTransform) -> bool:
-    return isinstance(unit.transform, ChainTransform)
-
-
 def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
     """Yield a message for each refused transform of the user in the chain. Nothing if an end of the chain is missing.
 
@@ -219,7 +215,7 @@ def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Ite
     seen: set[int] = set()
     for leaf in _reached(applied, first):
         unit = applied.unit(leaf)
-        if id(leaf) not in to_last or _is_ours(unit) or id(unit) in seen:
+        if id(leaf) not in to_last or isinstance(unit.transform, ChainTransform) or id(unit) in seen:
             continue
         seen.add(id(unit))
         if id(leaf) in read:
@@ -349,17 +345,14 @@ def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> 
     tasks = set(get_args(TASKS))
     for given in (output.element_type for leaf in leaves for output in leaf.outputs.values()):
         if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:
+            kind = given.__name__ if isinstance(given, type) else str(given)
             yield (
-                f"{unit.full_label!r} emits elements of the type {_name_of(given)}: expected tasks, because the ledger "
+                f"{unit.full_label!r} emits elements of the type {kind}: expected tasks, because the ledger "
                 "tracks only tasks; for a function of one record use ProcessTask(EachRecord(function)) or "
                 "ProcessTask(FilterRecords(predicate)) instead. If it emits tasks, declare them: "
                 ".with_output_types(ledgerbeam.ledger.Task)"
             )
             return
-
-
-def _name_of(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any]:

@@ -41,6 +41,14 @@ def encode_arrow(table: pa.Table, *, row_group_bytes: int) -> bytes:
     return data.getvalue()
 
 
+def stream_bytes(table: pa.Table) -> pa.Buffer:
+    """Return a table as an uncompressed Arrow stream. Tables with equal bytes have equal types and values."""
+    data = pa.BufferOutputStream()
+    with pa.ipc.new_stream(data, table.schema) as writer:
+        writer.write_table(joined_chunks(table))
+    return data.getvalue()
+
+
 def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) -> bytes:
     """Return a table as a Parquet file, compressed with Zstandard, with statistics and a page index."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import

@@ -94,7 +94,8 @@ class Result:
         parts = [*self.warnings]
         if number := len(self.failures):
             what = count(number, "problem" if self.command == "verify" else "failed task")
-            shown = map(_failure, islice(self.failures, SHOWN_FAILURES))
+            rows = islice(self.failures, SHOWN_FAILURES)
+            shown = (f"{row.get('error') or row.get('problem') or row['task'] + ': ' + row['reason']}" for row in rows)
             parts.insert(0, f"{what}: {'; '.join(shown)}{'; ...' if number > SHOWN_FAILURES else ''}")
         retry = "" if self.ledger is None else f"; call it again to retry. All failures are in ledger {self.ledger}"
         raise TasksFailedError(f"{self.command}: {'; '.join(parts)}{retry}")
@@ -117,10 +118,6 @@ class Result:
         found = [f"{state}; this run: {count(self.sources, 'source')}", count(self.tasks, "task")]
         found += [f"{count(self.records.read, 'record')} read, {self.records.records:,} written"]
         return [*found, *(f"{number:,} {name}" for name, number in self._left() if number), duration(self.seconds)]
-
-
-def _failure(row: Mapping[str, Any]) -> str:
-    return str(row.get("error") or row.get("problem") or f"{row['task']}: {row['reason']}")
 
 
 class JobInterrupt(KeyboardInterrupt):

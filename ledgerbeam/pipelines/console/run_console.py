@@ -47,15 +47,33 @@ class PartConsole:
     """A console for one part of a call. It forwards to the call's console, with the part's name in the progress."""
 
     def __init__(self, console: RunConsole, name: str) -> None:
-        self.command = console.command
-        self.say, self.warn, self.ended = console.say, console.warn, console.ended
-        self.progress, self.counting = console.progress, console.counting
-        self._update = console.update
+        self._console = console
         self._name = name
+        self.command = console.command
+
+    def say(self, text: str) -> None:
+        """Receive a line of the result."""
+        self._console.say(text)
+
+    def warn(self, text: str) -> None:
+        """Receive a warning about the run."""
+        self._console.warn(text)
+
+    def progress(self) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown."""
+        return self._console.progress()
 
     def update(self, now: RunProgress) -> None:
         """Receive the progress of the run."""
-        self._update(replace(now, part=": ".join(filter(None, [self._name, now.part]))))
+        self._console.update(replace(now, part=": ".join(filter(None, [self._name, now.part]))))
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a context that shows a running count, whose total is unknown."""
+        return self._console.counting(noun)
+
+    def ended(self, result: Result) -> None:
+        """Receive the result of the run."""
+        self._console.ended(result)
 
 
 _log = library_logger()

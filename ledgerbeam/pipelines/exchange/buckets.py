@@ -250,7 +250,8 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
             owners.setdefault(place, set()).add(ledger)
         own = {place for place, ledgers in owners.items() if ledgers.issubset(writers)}
         found = [name for name in names if _is_table(name) and _nearest(name, owners) in own | {None}]
-        found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
+        runs = (name for name in names if name.endswith(SUFFIX) and _has_run_form(name))  # rejected records stay
+        found += (name for name in runs if _nearest(name, owners) in own)
         spent = [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]
         for some in (found, spent):  # marks last, so that an interrupted removal is resumed
             remove_below(folder.url, some, job.storage_options, ledger=job.ledger, prune=True)
@@ -259,11 +260,6 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
 _is_table = re.compile(rf"(?:.*/)?[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})", re.DOTALL).fullmatch
 _has_run_form = re.compile(rf"(?:{shard_form('run')})\Z").search
 _is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL).fullmatch
-
-
-def _is_run(name: str) -> bool:
-    """Return whether a file is a run file, and not a file of rejected records: those stay."""
-    return name.endswith(SUFFIX) and _has_run_form(name) is not None
 
 
 def _nearest(name: str, owners: Collection[str]) -> str | None:

@@ -320,7 +320,8 @@ def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]
 def owners_of(folder: str, options: Options) -> list[str]:
     """Return the URLs of the ledgers that have marked an output folder, sorted."""
     objects = ObjectFolder(folder, options)
-    return sorted({_text(mark, "url") for mark in _marks_in(objects, _mark_names_in(objects)).values()})
+    marks = _marks_in(objects, _mark_names_in(objects)).values()
+    return sorted({_text(mark, "url") for mark in marks if isinstance(mark.get("url"), str)})
 
 
 def _mark_names_in(folder: ObjectFolder) -> list[str]:

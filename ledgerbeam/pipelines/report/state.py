@@ -124,7 +124,9 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
     now, last = time.time(), runs[-1]
     since = recent_since(now)
     recent = store.recorded(since)
-    working = [run for run in runs if _is_at_work(run, run is last, recent)]
+    # A run that is not seen counts as active if it is the last run or has recent work.
+    unseen = [run for run in runs if run["state"] == UNSEEN and (run is last or run["id"] in recent)]
+    working = [run for run in runs if run["state"] == "running" or run in unseen]
     # A row of history covers 10 seconds, so the recent rows may start before the first active run.
     began = min((run["began"] for run in working), default=now)
     minute = rates_of(Work.of(recent.values()), now - max(since, min(began, now - 1)))
@@ -137,11 +139,6 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
         run=rates_of(work, seconds) if work and seconds else None,
         time_left=_time_left(store, status, last, now) if working else None,
     )
-
-
-def _is_at_work(run: Mapping[str, Any], is_last: bool, recorded: Collection[str | None]) -> bool:
-    """Return whether a run is active. An unseen run counts as active if it is the last run or has recent work."""
-    return run["state"] == "running" or (run["state"] == UNSEEN and (is_last or run["id"] in recorded))
 
 
 def recent_since(now: float) -> int:

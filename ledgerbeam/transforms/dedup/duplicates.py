@@ -288,13 +288,10 @@ def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64
     files, position = np.unique((some.runs.astype(np.uint64) << _SHIFT) | (some.numbers >> _SHIFT), return_inverse=True)
     runs = (files >> _SHIFT).tolist()
     of_run = (files & _LOWER) << _SHIFT
-    urls = [_name(gathered.place(run, number)[0]) for run, number in zip(runs, of_run.tolist(), strict=True)]
-    names, nodes = file_nodes(urls, position, some.numbers & _LOWER)
+    urls = [gathered.place(run, number)[0] for run, number in zip(runs, of_run.tolist(), strict=True)]
+    encoded = [url.encode("utf-8", "surrogateescape") for url in urls]
+    names, nodes = file_nodes(encoded, position, some.numbers & _LOWER)
     return span(names, nodes, places[later], places[firsts], some.payloads)
-
-
-def _name(url: str) -> bytes:
-    return url.encode("utf-8", "surrogateescape")
 
 
 def _url(name: bytes) -> str:

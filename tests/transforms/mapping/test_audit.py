@@ -122,6 +122,12 @@ def test_the_record_with_another_result_is_named_with_both(tmp_path: Path, to: s
     assert "another 24" in again
 
 
+@pytest.mark.parametrize("to", ["jsonl", "parquet", "arrow"])
+def test_another_sign_of_zero_is_a_difference(tmp_path: Path, to: str) -> None:
+    job = Job(tmp_path, to).publish(lambda record: {"id": record["id"], "zeros": [0.0]})
+    assert "-0.0" in job.audit(lambda record: {"id": record["id"], "zeros": [-0.0]}).difference
+
+
 def test_compressed_shards_are_compared(tmp_path: Path) -> None:
     job = Job(tmp_path, "jsonl", encoder=SeekableZstd(format_named("jsonl"))).publish(same)
     assert job.audit(same).difference == ""

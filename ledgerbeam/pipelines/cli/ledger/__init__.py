@@ -6,10 +6,12 @@ import argparse
 import importlib
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam._base.redaction import printable
+from ledgerbeam.errors import LedgerNotFoundError, StorageError
 from ledgerbeam.pipelines.calls.options import StoreOptions
 from ledgerbeam.pipelines.calls.values import parse_count, parse_seconds
 from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, add_json, add_options, set_usage
@@ -148,10 +150,12 @@ def _run(args: argparse.Namespace, _: list[str]) -> int:
     except LedgerNotFoundError as error:
         from ledgerbeam.pipelines.outputs.owner import owners_of
 
-        owners = owners_of(args.url, args.storage_options)
+        owners: list[str] = []
+        with suppress(StorageError):  # then the folder does not help
+            owners = owners_of(args.url, args.storage_options)
         if not owners:
             raise
-        shown = " or ".join(map(shlex.quote, owners))
+        shown = printable(" or ".join(map(shlex.quote, owners)))
         raise LedgerNotFoundError(f"{args.url}: expected a ledger, found an output folder; give {shown}") from error
     return getattr(importlib.import_module(f"{__name__}.{action.module}"), args.action)(store, args)
 

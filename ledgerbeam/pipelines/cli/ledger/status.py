@@ -50,7 +50,7 @@ from ledgerbeam.sources.listing import stat_source
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
-SHOWN_COMMAND, SHOWN_VALUE = 1000, 160  # characters
+SHOWN_COMMAND, SHOWN_VALUE = 1000, 300  # characters
 PAGE_SOURCES = 1000
 HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
 ENDED_RUNS = 2  # number of the newest ended runs that are shown for a host; its sum counts all runs
@@ -87,7 +87,7 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         counted = _count_rows(stage.found, RecordCounts(**stage.found["records"]))
         of_stage = dict([*counted, *_bucket_rows(stage.buckets)])
         rows += [(name, of_stage.pop("state")), *((f"  {what}", said) for what, said in of_stage.items())]
-    gone = next(iter(store.source_urls(islice(store.gone_ids(), 1)).values()), "") if found["gone"] else ""
+    gone = "".join(store.source_urls(sorted(store.gone_ids())[:1]).values())
     rows += [*_count_rows(found, RecordCounts(**found["records"]), gone), *_bucket_rows(state.buckets)]
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
@@ -145,7 +145,7 @@ def _count_rows(found: dict[str, Any], records: RecordCounts, gone: str = "") ->
         ("sources", f"{sources['complete']:,} complete, {sources['open']:,} open, {sources['failed']:,} failed"),
     ]
     if found["gone"]:
-        shown = f", such as {without_secrets(gone)}" if gone else ""
+        shown = f", such as {printable(without_secrets(gone))}" if gone else ""
         rows.append(("gone", f"{found['gone']:,} not in the last listing{shown}; their outputs are kept"))
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))

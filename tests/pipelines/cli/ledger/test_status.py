@@ -170,7 +170,7 @@ def test_sources_that_changed_since_are_told_when_asked(workspace: Workspace) ->
         ("missing", "b.jsonl"),
     ]
     text = workspace.run(*ask).out
-    assert "2 sources changed, 1 missing" in text
+    assert "2 sources changed (done again by the next run), 1 missing" in text
     assert f"missing: {workspace.root / 'in/b.jsonl'}" in text
     assert "changed_since" not in workspace.run("ledger", "status", "L", "--json").json
 
