@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
+from ledgerbeam._base.lazy import np
 from ledgerbeam._base.names import as_unicode, check_route
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
