@@ -177,7 +177,7 @@ def test_two_steps_of_a_task_add_up(one: dict[str, int], other: dict[str, int]) 
 
 
 def test_two_steps_cannot_give_one_name_to_two_kinds() -> None:
-    with pytest.raises(FunctionError, match="two steps"):
+    with pytest.raises(FunctionError, match="two functions"):
         joined_statistics({"x": Statistic("count", b"1")}, {"x": Statistic("top", b"")})
 
 

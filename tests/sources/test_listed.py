@@ -170,7 +170,7 @@ def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -
     listed = dropped.listing.read_bytes()
     Dropped(tmp_path, {one.url: [2]})
     dropped.listing.write_bytes(listed)
-    with pytest.raises(RunFileError, match="of version"):
+    with pytest.raises(RunFileError, match="in version"):
         read(dropped.sources(), source)
 
 

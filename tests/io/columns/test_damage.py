@@ -50,7 +50,7 @@ def stream_bytes() -> bytes:
     [
         (opened, b"", "found 0 bytes; it is cut off"),
         (opened, b"PAR1", "found 4 bytes"),
-        (opened, SOUND[:-1], r"expected b'PAR1' at the end, found b'.*'; the file is cut off or not a Parquet file"),
+        (opened, SOUND[:-1], r"expected b'PAR1' at the end, found b'.*'; it is cut off or no Parquet file"),
         (opened, SOUND[:-4] + b"PARE", "the file is encrypted, and its footer too; decrypt it"),
         (opened, SOUND[:-8] + b"\xff\xff\xff\x7f" + SOUND[-4:], "the footer has 2,147,483,647 bytes; expected at most"),
         (opened, SOUND[:-8] + b"\x05\x00\x00\x00" + SOUND[-4:], "the footer cannot be read"),
@@ -59,7 +59,7 @@ def stream_bytes() -> bytes:
         (arrow, ARROW[:-1], "expected b'ARROW1' at the end"),
         (arrow, stream_bytes(), "found an Arrow stream, which has no footer; write it as a file"),
         (arrow, b"FEA1" + bytes(40), "Feather version 1 is not read; write the file as version 2"),
-        (arrow, ARROW[:-10] + b"\xff\xff\xff\x7f" + ARROW[-6:], "the footer has 2147483647 bytes"),
+        (arrow, ARROW[:-10] + b"\xff\xff\xff\x7f" + ARROW[-6:], "the footer has 2,147,483,647 bytes"),
         (arrow, ARROW[:-10] + b"\xff\xff\xff\xff" + ARROW[-6:], "the footer has -1 bytes"),
         (arrow, ARROW[:-10] + b"\x08\x00\x00\x00" + ARROW[-6:], "the footer cannot be read"),
     ],

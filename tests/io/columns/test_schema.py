@@ -125,7 +125,7 @@ def test_a_route_has_its_own_schema_or_that_of_all() -> None:
     one, other = pa.schema([("a", pa.int8())]), value_schema(pa.field("text", pa.string()))
     inferred = JobSchema({"": one, "r": other})
     assert inferred.of("r") == other
-    with pytest.raises(RecordError, match=r"the route 's': .*known routes \('r'\).*--schema"):
+    with pytest.raises(RecordError, match=r"the route 's', .*known routes \('r'\).*--schema"):
         inferred.of("s")
     assert JobSchema({"r": other}).of() == JobSchema({"r": other}).of("s") == other
     assert JobSchema({"r": other, "s": other}).of("t") == other

@@ -122,7 +122,7 @@ def test_tables_of_other_slices_are_refused(tmp_path: Path) -> None:
     runs = [written(tmp_path, "1.run", b"a", b"c")]
     version = tables.write(RunLayout.of_one(runs, 4))[0].version
     with pytest.raises(
-        RunFileError, match=r"expected bucket part-000002 of version .* delete this file and run the same command"
+        RunFileError, match=r"expected bucket part-000002 in version .* delete this file and run the same command"
     ):
         tables.slices(tables.layout(), bucket_name(2), version)
     path = tmp_path / f"state{SLICES}"

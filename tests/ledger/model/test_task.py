@@ -49,9 +49,9 @@ def test_packs_are_not_empty_and_do_not_nest() -> None:
     with pytest.raises(UsageError, match="at least one member"):
         Source.pack([])
     nested = Source.pack([plain()])
-    with pytest.raises(UsageError, match=r"b\.jsonl.*do not nest"):
+    with pytest.raises(UsageError, match=r"b\.jsonl.*a pack cannot contain a pack"):
         Source.pack([plain("b"), nested])
-    with pytest.raises(UsageError, match=r"a\.jsonl.*do not nest"):
+    with pytest.raises(UsageError, match=r"a\.jsonl.*a pack cannot contain a pack"):
         Source("/data/a.jsonl", 1, "", (plain("b"), nested))
 
 

@@ -535,7 +535,10 @@ MANY = {f"r{number}": 1 for number in range(MOST_NAMES + 1)}
         ({"statistics": {"x" * (NAME_CHARACTERS + 1): Statistic("count", b"")}}, "at most 200 characters"),
         ({"statistics": {"x": Statistic("\ud800", b"")}}, "lone surrogates"),
         ({"statistics": {"x": Statistic("count", b"x" * (STATISTIC_BYTES + 1))}}, "at most 1048576 bytes"),
-        ({"statistics": {f"{n}": Statistic("count", b"x" * STATISTIC_BYTES) for n in range(5)}}, "bytes together"),
+        (
+            {"statistics": {f"{n}": Statistic("count", b"x" * STATISTIC_BYTES) for n in range(5)}},
+            "for all sketches",
+        ),
         ({"statistics": {"x": Statistic("count", "text")}}, "as bytes"),  # type: ignore[arg-type]
     ],
 )

@@ -802,7 +802,7 @@ def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(histo
         ([1, 4, 3, 0, 5], [["ab" * 16, [6, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "the number of records read to"),
         ([1, 3, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "at most 3 records written"),
         ([0, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "at most 0 tasks"),
-        ([2, 8, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]] * 2, "each once"),
+        ([2, 8, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]] * 2, "one row each"),
         ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1], ["bad", 0]], [["", 4]], 3, 5]]], "each name once"),
         ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", -1]], [["", 4]], 3, 5]]], "expected a number"),
         ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [], [["", 4]]]]], "row of 7 values"),

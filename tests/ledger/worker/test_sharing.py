@@ -625,7 +625,7 @@ def test_claims_of_more_than_a_mebibyte_are_refused() -> None:
 def test_claims_of_more_than_ten_thousand_spans_are_refused() -> None:
     spans = [Span(ONE, 0, 1)] * 10_000
     assert decode_claims(encode_claims(Claims("1", "", 1, 1.0, spans))).spans == spans
-    with pytest.raises(ValueError, match="expected at most 10000 spans, found 10001"):
+    with pytest.raises(ValueError, match="expected claims of at most 10000 spans, found 10001"):
         decode_claims(encode_claims(Claims("1", "", 1, 1.0, [*spans, spans[0]])))
 
 

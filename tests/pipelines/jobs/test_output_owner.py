@@ -366,7 +366,7 @@ def test_who_claims_a_folder_looks_once_more_for_what_the_owner_of_one_around_it
     owner = place.owner(spec, existing)
     shard = place.shard("inner/b.jsonl-0000000000.jsonl")
     refused = pytest.raises(
-        UsageError, match=rf"out/inner: the job that owns {place.out} has written .*: {shard.name}\nrun one of"
+        UsageError, match=rf"out/inner: the job that owns {place.out} has just written .*: {shard.name}\nrun one of"
     )
     with nullcontext() if existing == "keep" else refused:
         place.claim(spec, owner)

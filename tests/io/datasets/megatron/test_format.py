@@ -104,7 +104,7 @@ BAD_ENTRIES = {
 HIDDEN = {
     "length": (index(lengths=(3, 4, 4)), "expected sequence 2 at byte 28"),
     "pointer": (index(pointers=(0, 8, 20)), "expected sequence 1 at byte 12"),
-    "negative": (index(lengths=(3, -2, 4)), "found -2 tokens"),
+    "negative": (index(lengths=(3, -2, 4)), "with -2 tokens"),
     "documents": (index(documents=(0, 3, 2, 3)), "expected document 1 to end at sequence 3"),
     "documents-outside": (index(documents=(0, 9, 3)), "expected document 1 to end at sequence 9"),
 }
