@@ -34,7 +34,7 @@ class Audio(NamedTuple):
 
 
 def as_audio(value: Any) -> Audio:
-    """Return an `Audio` from a pair of samples and rate. One dimension is one channel. ValueError: not audio."""
+    """Return a pair (samples, sampling rate) as `Audio`. 1-D samples are one channel. ValueError: any other value."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise ValueError(f"expected Audio(samples, sampling_rate), found a {type(value).__name__}")
     samples, rate = np.asarray(value[0]), value[1]
@@ -100,9 +100,9 @@ def decode_audio(data: bytes) -> Audio:
 
 
 def _reset_stream_number(data: bytes) -> bytes:
-    """Set the stream number in all pages of an Ogg file to 0. libsndfile writes a number that depends on the time.
+    """Set the stream number in all pages of an Ogg file to 0, so that equal audio has equal bytes.
 
-    Source: RFC 3533, section 6.
+    libsndfile writes a number that depends on the time. Source: RFC 3533, section 6.
     """
     pages: list[bytearray] = []
     start = 0
@@ -118,7 +118,7 @@ def _reset_stream_number(data: bytes) -> bytes:
 
 
 def _page_checksum(page: bytearray) -> int:
-    """Return the CRC of a page: the CRC of zlib with mirrored bits, initial value 0, and no final inversion."""
+    """Return the CRC-32 of an Ogg page: as in zlib, but with mirrored bits, initial value 0 and no final inversion."""
     mirrored = zlib.crc32(page.translate(_MIRRORED), _ALL_ONES) ^ _ALL_ONES
     return int(f"{mirrored:032b}"[::-1], 2)
 
@@ -142,7 +142,7 @@ def _encode_wav(audio: Audio) -> bytes:
 
 
 def _decode_wav(data: bytes) -> Audio | None:
-    """Decode integer samples of 8 to 32 bits. Return None for other encodings, which Python does not read."""
+    """Decode a WAV file with integers of 8 to 32 bits. Return None for other encodings, which `wave` cannot read."""
     try:
         with wave.open(io.BytesIO(data)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()

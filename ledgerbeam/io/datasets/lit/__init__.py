@@ -1,4 +1,4 @@
-"""LIT datasets: tar shards of samples in several modalities, an index of every member, and folds.
+"""LIT datasets: tar shards of samples in several modalities, in folds such as `train`, and an index of each fold.
 
 docs/lit.md lists the differences from the published package.
 """

@@ -74,7 +74,7 @@ def _encode_pickle(value: Any) -> bytes:
 
 
 class _SortedSets(pickle._Pickler):  # noqa: SLF001 - a subclass of the compiled pickler cannot write sets
-    """Writes the elements of sets in the order of their own pickles."""
+    """A pickler that writes the elements of each set sorted by the pickles of the elements."""
 
     def _save_set(self, value: Any) -> None:
         self.save_reduce(type(value), (sorted(value, key=_encode_pickle),), obj=value)  # type: ignore[attr-defined]
@@ -83,14 +83,14 @@ class _SortedSets(pickle._Pickler):  # noqa: SLF001 - a subclass of the compiled
 
 
 def _encode_mp4(value: Any) -> bytes:
-    """Return the bytes of a video after a check of its first bytes."""
+    """Return the bytes of a video unchanged. ValueError if they do not start like MP4."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ValueError(f"expected the bytes of an MP4 file, found a {type(value).__name__}")
     return _decode_mp4(bytes(value))
 
 
 def _decode_mp4(data: bytes) -> bytes:
-    """Return the bytes of a video unchanged, for a video decoder. ValueError if they do not start like MP4."""
+    """Return the bytes of a video unchanged; the user decodes them. ValueError if they do not start like MP4."""
     if data[4:8] != b"ftyp":
         raise ValueError(f"expected the header of an MP4 file, found {data[:12]!r}")
     return data
@@ -134,7 +134,7 @@ def _encode_npz(value: Any) -> bytes:
 
 
 def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
-    """Decode arrays by name, with a limit for sizes that the archive claims. ValueError, or an error of `zipfile`."""
+    """Decode an archive to arrays by name. ValueError or an error of `zipfile`: damaged, or claims too many bytes."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         for member in members:
@@ -283,9 +283,9 @@ def _image_format(extension: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Segmentation:
-    """The codec of label maps: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
+    """The codec of label maps, as PNG: labels of 8 or 16 bits in one channel, of 24 or 32 bits as RGB or RGBA.
 
-    The most significant byte is R. Source: `litdata/encoders.py` of the published package.
+    R is the most significant byte of a label. Source: `litdata/encoders.py` of the published package.
     """
 
     bits: int  # bits of a label: 8, 16, 24 or 32
@@ -459,7 +459,7 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
 
 
 def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Encoder:
-    """Find the encoder of a modality; see `decoder_of`. Pickles are encoded without `override`."""
+    """Find the encoder of a modality; see `decoder_of`. Unlike there, pickles need no `override`."""
     if callable(override):
         return override
     codec = _codec_of(modality) if override is None else _find_codec(override, place)

@@ -144,7 +144,7 @@ def load_members(
 
 
 def _count_samples(members: Members) -> int:
-    """Return the number of samples of a shard: of different keys in all modalities."""
+    """Return the number of samples of a shard: the number of different keys in all its modalities together."""
     return len(set().union(*members.values()))
 
 

@@ -1,6 +1,7 @@
 """Megatron datasets: token sequences grouped into documents, in `<prefix>.bin` and `<prefix>.idx`.
 
-The module `layout` describes the files. docs/megatron.md lists the differences from Megatron.
+In multimodal datasets each sequence also has a mode, a number whose meaning the writer chooses. The module `layout`
+describes the files. docs/megatron.md lists the differences from Megatron.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Document:
     Attributes:
         tokens: Tokens of all sequences: an array of shape `(sum(lengths),)`, or a list.
         lengths: Length of each sequence, in tokens.
-        modes: Mode of each sequence, from -128 to 127; None in a dataset without modes.
+        modes: Mode of each sequence (see `megatron`), from -128 to 127; None in a dataset without modes.
     """
 
     tokens: NDArray[Any] | Sequence[int]
@@ -101,7 +101,7 @@ class MegatronFormat:
         raise NotIndexableError(f"{stream.url}: a compressed Megatron dataset cannot be read; decompress it")
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Raise SourceError: the bytes do not show where documents end, only the index does."""
+        """Raise SourceError: only the index shows where documents end, the bytes of the `.bin` do not."""
         del data, span
         raise SourceError(f"{url}: --pack reads sources without their .idx, but Megatron's need it; leave --pack out")
 
@@ -118,7 +118,7 @@ class MegatronFormat:
 
 @dataclass(frozen=True)
 class TokenShards:
-    """Megatron datasets of tokenized text, one for each key."""
+    """Encodes tokenized text as Megatron datasets, one for each key (field of the records with text)."""
 
     suffixes: Mapping[str, str]  # suffix of the dataset's name, by key
     dtype: str  # name of the tokens' dtype
@@ -147,7 +147,7 @@ class DocumentOffsets(IndexFile):
         return DocumentOffsets, (self.source, self.options, self.listed)
 
     def as_listed(self, listed: FileInfo) -> DocumentOffsets:
-        """Return this index, opened only with the given properties of its file."""
+        """Return this index for a `.idx` that must have the listed size and version when it is opened."""
         return DocumentOffsets(self.source, self.options, listed)
 
     @property
@@ -323,7 +323,7 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
 
 
 def to_document(record: Any) -> list[Document]:
-    """Return the document of a record with `tokens`, or of a sample with `tokens` in its `json`. Else RecordError."""
+    """Return a list of one document, from `tokens` of a record or of the `json` of a sample. RecordError: no tokens."""
     if isinstance(record, Document):
         return [record]
     value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record

@@ -24,14 +24,14 @@ Bytes: TypeAlias = bytes | memoryview
 
 
 class IndexRows(NamedTuple):
-    """Consecutive sequences as described by an index."""
+    """The index entries of consecutive sequences: lengths, pointers and modes."""
 
     lengths: NDArray[np.int32]  # lengths in tokens, i32, shape `(n,)`
     pointers: NDArray[np.int64]  # offsets in the `.bin` in bytes, i64, shape `(n,)`
     modes: NDArray[np.int8] | None  # modes, i8, shape `(n,)`; None if the dataset has none
 
     def part(self, start: int, stop: int) -> IndexRows:
-        """Return the rows of the sequences `[start, stop)`, where 0 is the first sequence of this object."""
+        """Return the entries of the sequences `[start, stop)`, counted from the first sequence of this object."""
         modes = None if self.modes is None else self.modes[start:stop]
         return IndexRows(self.lengths[start:stop], self.pointers[start:stop], modes)
 
@@ -128,9 +128,9 @@ class MegatronIndex:
         return np.frombuffer(self.load(), "i1", self.layout.sequences, self.layout.modes_at)
 
     def entries(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return lengths and pointers of all sequences, as sequences of plain numbers for fast access to single ones.
+        """Return the lengths and the pointers of all sequences as Python integers, which are faster one by one.
 
-        Pointers are unsigned here, so a negative pointer is beyond the end of any file.
+        A negative pointer of a damaged index is read as unsigned, which is beyond the end of any file.
         """
         content, layout = memoryview(self.load()), self.layout
         return (
@@ -139,7 +139,7 @@ class MegatronIndex:
         )
 
     def rows(self, start: int, stop: int) -> IndexRows:
-        """Return the sequences `[start, stop)`. If a remote index is not loaded, only this part is read."""
+        """Return the entries of the sequences `[start, stop)`. Reads only these if a remote index is not loaded."""
         layout = self.layout
         arrays = [(layout.lengths_at, 4), (layout.pointers_at, 8), *[(layout.modes_at, 1)] * layout.modes]
         lengths, pointers, *modes = self._read([(at + width * start, at + width * stop) for at, width in arrays])
@@ -150,14 +150,14 @@ class MegatronIndex:
         )
 
     def document_ends(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the ends of the documents `[start, stop)` as numbers of sequences: i64, shape `(stop - start,)`."""
+        """Return for each document `[start, stop)` one past the number of its last sequence: i64, `(stop - start,)`."""
         if self.layout.fairseq:
             return np.arange(start + 1, stop + 1)
         at = self.layout.documents_at + 8
         return np.frombuffer(self._read([(at + 8 * start, at + 8 * stop)])[0], "<i8")
 
     def document_bounds(self, number: int) -> tuple[int, int]:
-        """Return the first sequence and the end of a document."""
+        """Return the number of the first sequence of a document, and one past the number of its last."""
         if self.layout.fairseq:
             return number, number + 1
         at = self.layout.documents_at + 8 * number
@@ -165,7 +165,7 @@ class MegatronIndex:
         return start, stop
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> Sequence[Bytes]:
-        """Return bytes of the index from memory, or read them with as few requests as possible."""
+        """Return the bytes of each span of the index: from memory, or read with as few requests as possible."""
         if self._content is None and self._reader.local_path is None and len(self._head) < self.layout.size:
             starts, stops = zip(*spans, strict=True)
             return self._reader.read_many(starts, stops)
@@ -216,7 +216,7 @@ class MegatronIndex:
             document = self.check_document_ends(ends, start, document)
 
     def check_rows(self, rows: IndexRows, first: int, place: int) -> int:
-        """Check that sequences follow each other without gaps from byte `place` on. Return the end of the last one."""
+        """Check that sequences fill the `.bin` without gaps from byte `place` on. Return the byte at which they end."""
         ends = place + np.cumsum(rows.lengths, dtype=np.int64) * self.layout.dtype.itemsize
         wrong = rows.lengths < 0
         wrong[0] |= rows.pointers[0] != place
@@ -231,7 +231,7 @@ class MegatronIndex:
         return int(ends[-1])
 
     def check_document_ends(self, ends: NDArray[np.int64], first: int, before: int) -> int:
-        """Check that documents end in order, at or after `before`. Return the end of the last one."""
+        """Check that the `ends` of documents never decrease, from `before` on. Return the last of them."""
         wrong = np.diff(ends, prepend=before) < 0
         if wrong.any():
             at = int(wrong.argmax())
@@ -263,7 +263,7 @@ TokenSource: TypeAlias = "MappedTokens | RangedTokens"  # ranges are in bytes, `
 
 
 class MappedTokens:
-    """A mapped local `.bin`. Arrays are views of it."""
+    """A local `.bin` that is mapped to memory. Arrays of tokens are views of the map."""
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
         content = _map_file(path)
@@ -275,7 +275,7 @@ class MappedTokens:
         self._dtype = dtype
 
     def few(self, lengths: Sequence[int], pointers: Sequence[int]) -> list[Tokens] | None:
-        """Return views of a few sequences, faster than `many`; None if a sequence needs further checks."""
+        """Return views of a few sequences, faster than `many`; None if one is empty, misaligned or cut off."""
         array, mask, shift = self.array, self.mask, self.shift
         found = []
         for length, pointer in zip(lengths, pointers, strict=True):
@@ -287,7 +287,7 @@ class MappedTokens:
         return found
 
     def one(self, start: int, stop: int) -> Tokens:
-        """Return a view of a range."""
+        """Return the tokens of a byte range as a view."""
         width = self._dtype.itemsize
         if start % width:  # no writer makes such an offset
             return np.frombuffer(self._content, self._dtype, (stop - start) // width, start)
@@ -303,13 +303,13 @@ class MappedTokens:
         return [array[start:stop] for start, stop in places]
 
     def close(self) -> None:
-        """Do nothing: the last array that views the map unmaps the file."""
+        """Do nothing: the file is unmapped when the last view of the map is freed."""
 
 
 class RangedTokens:
     """A `.bin` that is read in byte ranges. Consecutive sequences are read together, as views of one block.
 
-    Only the size of a local file is requested.
+    `limit` is the size of the file if it is given or the file is local. The size of a remote file is not requested.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class RangedTokens:
         return np.frombuffer(self._reader.read(start, stop), self._dtype)
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Read ranges. Consecutive ranges are read as blocks of up to 8 MiB, and the arrays are views of the blocks."""
+        """Return the tokens of byte ranges, as views of blocks of up to 8 MiB that have consecutive ranges."""
         dtype = self._dtype
         if len(starts) < 2 or (starts[1:] != stops[:-1]).any():
             return [np.frombuffer(part, dtype) for part in self._reader.iterate_many(starts, stops)]

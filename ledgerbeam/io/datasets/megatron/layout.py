@@ -63,22 +63,22 @@ class Layout:
 
     @property
     def lengths_at(self) -> int:
-        """Offset of the lengths in bytes."""
+        """Offset of the lengths in the index, in bytes."""
         return _HEAD.size if self.fairseq else HEAD_BYTES
 
     @property
     def pointers_at(self) -> int:
-        """Offset of the pointers in bytes."""
+        """Offset of the pointers in the index, in bytes."""
         return self.lengths_at + 4 * self.sequences
 
     @property
     def documents_at(self) -> int:
-        """Offset of the documents in bytes."""
+        """Offset of the document array in the index, in bytes."""
         return self.pointers_at + 8 * self.sequences
 
     @property
     def modes_at(self) -> int:
-        """Offset of the modes in bytes."""
+        """Offset of the modes in the index, in bytes."""
         return self.documents_at + 8 * self.entries
 
     @property

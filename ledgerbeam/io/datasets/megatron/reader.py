@@ -1,6 +1,6 @@
 """Random access to the sequences and documents of a Megatron dataset.
 
-`compat_slice` and `compat_part` find the bytes that Megatron's reader takes without a check of its arguments. They
+Megatron's reader does not check its arguments. `compat_slice` and `compat_part` find the bytes that it reads; they
 follow `megatron.core.datasets.indexed_dataset` of megatron-core 0.16.1.
 """
 

@@ -47,8 +47,8 @@ class ByteTokenizer:
 class FileTokenizer:
     """A tokenizer of the package `tokenizers`, without padding, truncation and special tokens around texts.
 
-    `eod` is always treated as a special token. UsageError: the package is missing, the content is not a tokenizer, or
-    the tokenizer uses random numbers.
+    `eod`, the token that ends documents, is always treated as a special token. UsageError: the package is missing, the
+    content is not a tokenizer, or the tokenizer uses random numbers.
     """
 
     def __init__(self, data: bytes, url: str, special_tokens: SpecialTokens = "text", eod: int | None = None) -> None:

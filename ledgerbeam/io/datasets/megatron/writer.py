@@ -88,7 +88,7 @@ class IndexWriter:
         self.add_documents(np.zeros(1, np.int64))
 
     def add_documents(self, ends: NDArray[np.int64]) -> None:
-        """Add the ends of the next documents, as numbers of sequences."""
+        """Add for each of the next documents the number of all sequences up to its end."""
         self._write(self._layout.documents_at + 8 * self._entries, ends, "<i8")
         self._entries += len(ends)
 

@@ -1,4 +1,4 @@
-"""lhotse's Shar: cuts and their payloads."""
+"""lhotse's Shar: cuts (parts of recordings, described in JSON), and their payloads, such as audio and arrays."""
 
 from __future__ import annotations
 

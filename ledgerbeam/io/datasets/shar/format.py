@@ -68,7 +68,7 @@ class SharFormat:
 
     @staticmethod
     def parse_fields(option: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-        """Return the fields of an option, ``NAME=EXTENSION,...`` or a mapping; none for None. UsageError: invalid."""
+        """Return pairs (field, extension) of ``NAME=EXTENSION,...`` or a mapping; () for None. UsageError: invalid."""
         if isinstance(option, Mapping):
             option = ",".join(f"{name}={extension}" for name, extension in option.items())
         return tuple(parse_fields(option or "").items())
@@ -126,7 +126,7 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 
 def shard_field(url: str) -> tuple[str, str] | None:
-    """Return the part of a URL that all files of its shard have, and the field of the file; None for other names."""
+    """Return the part of a URL that all files of a shard share, and the field; None if no shard has such a file."""
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
@@ -183,7 +183,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
 
 
 class HeldRecords:
-    """Records of a compressed file, which is read as a whole."""
+    """The records of a compressed file, in memory: such a file is read as a whole."""
 
     def __init__(self, url: str, kind: OffsetFormat, records: list[RawRecord]) -> None:
         self.url = url
@@ -385,7 +385,7 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
 
 
 def to_cut(record: Any) -> list[Any]:
-    """Return a cut with an `id` unchanged, or a sample for `sample_cut`. RecordError for any other record."""
+    """Return a list of one cut with an `id`, or of one sample for `sample_cut`. RecordError for other records."""
     if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
         if isinstance(record.get("id"), str):
             return [record]

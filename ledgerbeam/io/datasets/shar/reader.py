@@ -1,7 +1,7 @@
 """Read Shar datasets: cuts and their fields, by number or as a stream.
 
-Each field has its own shards beside the shards of the cuts, joined by position. `cuts.000000.jsonl` has cuts as JSON.
-For each cut `<field>.000000.tar` has two members, payload and manifest, or `<field>.000000.jsonl` has a row
+Each field has its own shards, with a value for each cut in the order of the cuts. `cuts.000000.jsonl` has cuts as
+JSON. For each cut `<field>.000000.tar` has two members, payload and manifest, or `<field>.000000.jsonl` has a row
 `{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
 
 A dataset is a folder of such files, or a JSON file that lists the shards of each field, stored anywhere, as

@@ -221,7 +221,7 @@ class _Shard:
         self.count += 1
 
     def end(self, *, complete: bool) -> None:
-        """Publish the files, each followed by its index; or discard their content."""
+        """If `complete`, publish the files, each followed by its index; else discard their content."""
         try:
             for field in self._places if complete else ():
                 self._publish(field)

@@ -226,7 +226,7 @@ def _member_of(before: bytes, start: int, url: str) -> Member | None:
 
 
 def _is_number(field: str) -> bool:
-    """Return whether a field is a number of bytes. Up to 18 digits fit the arrays, also in sums."""
+    """Return whether a text is a number of at most 18 digits, so that a sum of two fits in 64 bits."""
     return field.isascii() and field.isdigit() and len(field) <= 18
 
 

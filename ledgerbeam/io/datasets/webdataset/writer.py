@@ -148,7 +148,7 @@ def collapse_names(names: Iterable[str]) -> list[str]:
 
 
 def _counting_position(before: list[str], after: list[str]) -> int:
-    """Return the position of the only difference, a number that is 1 higher and has as many digits; else -1."""
+    """Return the position of the only part that differs, a number that is 1 higher with as many digits; else -1."""
     if len(before) != len(after):
         return -1
     changed = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
