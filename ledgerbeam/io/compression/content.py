@@ -1,4 +1,4 @@
-"""Decompressed bytes of a source, read by position. So readers of records need not handle compression.
+"""Decompressed bytes of a source, read by position. A segment of a file is decompressed without earlier segments.
 
 A file in the Zstandard seekable format has many frames, and at its end a skippable frame with a table of their sizes
 (`contrib/seekable_format/zstd_seekable_compression_format.md` of facebook/zstd): for each frame the compressed and the
@@ -67,8 +67,8 @@ class ContentReader(RangeReader):
     """Positional reads of the decompressed bytes of a gzip or seekable Zstandard file.
 
     A range is decompressed from the seek point before it; from a store with one request. The last 8 MiB of decompressed
-    segments are kept, so that neighbouring reads are cheap. Like every `RangeReader` it may be pickled, shared by
-    threads and used after a fork. The first read loads the table of the seek points.
+    segments, the data between seek points, are kept, so that neighbouring reads are cheap. Like every `RangeReader` it
+    may be pickled, shared by threads and used after a fork. The first read loads the table of the seek points.
     """
 
     __slots__ = ("_bounds", "_index", "_is_gzip", "_kept", "_points", "_source", "_table")
@@ -171,7 +171,7 @@ class ContentReader(RangeReader):
         return first, last
 
     def _stored(self, ranges: list[tuple[int, int]]) -> list[tuple[int, memoryview]]:
-        """Return for each range its compressed bytes, and their offset in the file; no bytes if they are too many."""
+        """Return for each range the offset of its compressed bytes, and these bytes; no bytes if they are too many."""
         extent = self._loaded().extent
         extents = []
         for start, stop in ranges:
@@ -287,7 +287,7 @@ class SeekTable(Protocol):
         """Return the byte range of a segment in the file. It starts at the end of the previous segment's range."""
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a segment, in blocks. More data may follow the segment. SourceError if the bytes are damaged."""
+        """Decompress a segment, in blocks. `pieces` may have more data after it. SourceError if they are damaged."""
 
 
 @dataclass

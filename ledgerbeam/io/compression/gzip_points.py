@@ -122,10 +122,10 @@ class _WholeMember(DeflateFrame):
 
 
 def _aligned(data: bytes, bits: int) -> bytes:
-    """Align deflate data that begins inside a byte to a byte boundary.
+    """Return deflate data that starts inside a byte in a form for zlib. `bits` bits of the first byte belong to it.
 
-    Empty deflate blocks are put before the data so that it begins at the same bit of a byte. An empty block with fixed
-    codes has 10 bits; the shortest one with an odd length has its own codes and 91 bits.
+    zlib starts only at the first bit of a byte. So empty deflate blocks are put before the data, and end just before
+    its first bit. Empty blocks have 10 bits; if the number of bits before the data is odd, one of them has 91 bits.
     """
     free = 8 - bits
     value, length = _EMPTY_OF_91_BITS if free % 2 else (0, 0)
@@ -137,7 +137,7 @@ def _aligned(data: bytes, bits: int) -> bytes:
 
 
 def _from_bits(*fields: tuple[int, int]) -> tuple[int, int]:
-    """Pack pairs of (value, bits), least significant bit first."""
+    """Pack pairs (value, bits), least significant bit first. Return the packed value and its bits."""
     value = length = 0
     for field, bits in fields:
         value |= field << length
@@ -237,7 +237,7 @@ def gzip_points(
 
 
 def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
-    """Return the error for a file that has fewer decompressed bytes than before."""
+    """Return the error for a file that was cut while it was indexed, from `size` to `total` decompressed bytes."""
     return ChangedSourceError(
         f"{url}: expected {size:,} decompressed bytes, found {total:,}: the file was cut while it was indexed; index "
         "it again when it is complete"
@@ -375,7 +375,7 @@ class _Members:
         self._at += _TRAILER
 
     def _near(self, size: int) -> bytes:
-        """Return the next bytes, fewer at the end."""
+        """Return the next `size` bytes, fewer at the end of the file. The position does not change."""
         stop = min(self._at + size, self._size)
         if stop > self._base + len(self._data):
             self._base = self._at

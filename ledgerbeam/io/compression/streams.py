@@ -88,7 +88,7 @@ _PIECE = 1024  # for Zstandard: a block has at least 4 bytes and expands to at m
 
 
 class Frame:
-    """One frame of a format whose decompressor can limit its output."""
+    """One compressed frame. This class serves formats whose decompressors limit the output of a call."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._decompressor = make()

@@ -1,7 +1,8 @@
 """Forests of near duplicates. Each record has a root: the first record to which it is connected.
 
 The near pairs in each part of a bucket become a small forest. Trees of different forests are joined if they have a
-record in common. So the forests of all parts become one forest, whose trees are the clusters.
+record in common. So the forests of all parts become one forest, whose trees are the clusters. If records have
+scores, the record with the least score is the best of its tree.
 
 A forest as bytes, little-endian:
 
@@ -122,7 +123,7 @@ def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tu
 
 
 def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores = None) -> Forest:
-    """Return the forest in which each `nodes[left[i]]` is connected to `nodes[right[i]]`. `nodes` may repeat."""
+    """Return the forest that connects each `nodes[left[i]]` to `nodes[right[i]]`. `nodes` may have duplicates."""
     found = np.sort(nodes)
     found = found[np.concatenate([np.ones(min(1, len(found)), np.bool_), found[1:] != found[:-1]])]
     places = np.searchsorted(found, nodes)

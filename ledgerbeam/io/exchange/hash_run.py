@@ -158,7 +158,7 @@ def _begins(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.boo
 
 @dataclass(frozen=True)
 class HashRows:
-    """Records in the order of hash, run and number."""
+    """Records in the order of hash, run file and number in the run file."""
 
     high: NDArray[np.uint64]  # the upper halves of the hashes
     low: NDArray[np.uint64]  # the lower halves
@@ -221,7 +221,7 @@ def merged_hashes(
 def leading_hashes(
     slices: Sequence[SliceOf], tables: Sequence[BlockTable], keys: Sequence[bytes], options: Options | None
 ) -> HashRows:
-    """Return the leading records (`LEADING`) of the hashes `keys`, given in ascending order. Errors as in `merged`."""
+    """Return the records of the hashes `keys`, ascending, with numbers below `LEADING`. Errors as in `merged`."""
     parts: list[HashRows] = []
     for key in keys:
         wanted = []
@@ -288,7 +288,7 @@ def _select_between(rows: HashRows, first: Bound | None, last: Bound | None) -> 
 
 
 def _join_sorted(parts: Sequence[HashRows]) -> HashRows:
-    """Merge the records of several runs, given in the order of the runs."""
+    """Merge the records of several run files, given in the order of the files."""
     if not parts:
         none = np.zeros(0, _U64)
         return HashRows(none, none, np.zeros(0, np.uint32), none, None)

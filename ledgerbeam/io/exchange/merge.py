@@ -1,4 +1,4 @@
-"""Merge the records of a bucket, which are in slices of many run files, by key, run and number, in bounded memory."""
+"""Merge slices of run files in bounded memory: the records of a bucket by key, run file ("run") and number in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTHING = RunBlock.concatenated([])
 
 
 class Bound(NamedTuple):
-    """A place in the order of a bucket, such as the start of a part. It is before equal and greater records."""
+    """A boundary in the order of a bucket's records, such as the start of a part. Only lesser records are before it."""
 
     key: bytes  # key of the record
     run: int = 0  # position of its run file among all run files of the exchange
@@ -82,8 +82,8 @@ def cut_slices(
 ) -> list[Bound]:
     """Divide a bucket into parts of about `part_bytes`; return the start of each part except the first.
 
-    The result depends only on the arguments. If `within_keys`, a part may start between records with the same key, but
-    not between records with the same key in the first `together` run files.
+    The result depends only on the arguments. If `within_keys`, the records of a key may be in several parts,
+    but all its records in the first `together` run files are in the first of these parts.
     """
     blocks = sorted(
         (Bound(key, one.run, number), size)
@@ -112,7 +112,7 @@ class Merged(NamedTuple):
     payloads: ByteRows  # the records
 
     def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
-        """Yield key, run, number and bytes of each record."""
+        """Yield key, position of the run file, number and bytes of each record."""
         return zip(self.keys, self.runs.tolist(), self.numbers.tolist(), self.payloads, strict=True)
 
 
@@ -175,7 +175,7 @@ class _SliceCursor:
         return self._position < len(self._block)
 
     def next_blocks(self, share: float) -> range:
-        """Return the blocks to load next: at most a share of the bytes of all blocks, but at least one block."""
+        """Return the blocks to load next: at least one, and at most `share` of the bytes of all blocks of the slice."""
         plain, stop = self._table.plain, self._next + 1
         left = share * self.size - plain[self._next]
         while stop < self._end and plain[stop] <= left:
@@ -226,7 +226,7 @@ class _SliceCursor:
 
 
 def _merge_blocks(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
-    """Merge the records of several runs, given in the order of the runs."""
+    """Merge the records of several run files, given in the order of the files."""
     some = [(run, block) for run, block in parts if len(block)]
     whole = RunBlock.concatenated([block for _, block in some])
     runs = np.repeat(np.array([run for run, _ in some], np.int64), [len(block) for _, block in some])

@@ -54,7 +54,7 @@ def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
 
 
 def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
-    """Return the function of a key, or a reference to it, after `key_fields` found no names. UsageError: neither."""
+    """Return `by` after `key_fields` found no names: a function, or a reference to one. UsageError: neither."""
     if not callable(by) and not isinstance(by, str):
         raise UsageError(f"{option}: expected names of fields, found none; name one or more, such as id")
     return by
@@ -184,7 +184,7 @@ def _encode_integer(value: int) -> bytes:
 
 
 def _encode_float(value: float) -> bytes:
-    """Return 8 bytes that compare as floats do."""
+    """Return a float as 8 bytes. In the order of bytes, they have the order of the floats."""
     if math.isnan(value):
         return _NAN
     bits: int = _WORD.unpack(_FLOAT.pack(value + 0.0))[0]  # of -0.0 it makes 0.0

@@ -14,10 +14,10 @@
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
-Records are encoded by `payloads`. All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers
-the checksums of its blocks, and so all records of its bucket. The bytes of a file depend only on the records, the task,
-the level of compression and the version of Zstandard. By the mark of the task, a reader detects an older copy of a
-file, or another file in its place.
+Records are encoded by `payloads`. The number of a record is usually its place in the source. All integers are
+little-endian, checksums are BLAKE3. The checksum of a table covers the checksums of its blocks, and so all records of
+its bucket. The bytes of a file depend only on the records, the task, the level of compression and the version of
+Zstandard. By the mark of the task, a reader detects an older copy of a file, or another file in its place.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def encode_run(
 ) -> bytes:
     """Return a run file as bytes. Record `i` has `keys[i]`, `payloads[i]` and `numbers[i]`. Numbers ascend.
 
-    `cuts` divide the keys into buckets. A block has about `block_bytes`. RecordError: a key or a record is too long.
+    `cuts` are the least keys of buckets. A block has about `block_bytes`. RecordError: a key or a record is too long.
     """
     each = ByteRows.of(keys)
     order = each.order()
@@ -110,7 +110,7 @@ class SortedRecords(Protocol):
         """Divide the records `[start, stop)` into blocks of about `block_bytes`; yield the end of each block."""
 
     def first(self, place: int) -> tuple[int, bytes]:
-        """Return the number and the key of a record."""
+        """Return the number and the key of the record at a position."""
 
     def size(self, start: int, stop: int) -> int:
         """Return the size of the records `[start, stop)` in bytes, without keys, plus one byte for each record."""
@@ -247,7 +247,7 @@ class _Writer:
 
 
 def level_in(folder: str) -> int:
-    """Return the level of compression for run files in a folder, which may be local or remote."""
+    """Return the level of compression for run files in a folder: `STORED` if it is local, else `LEVEL`."""
     return STORED if is_local(folder) else LEVEL
 
 

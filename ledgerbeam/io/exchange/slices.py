@@ -6,9 +6,9 @@
 Both files are written once, from the footers of the run files, when all run files exist.
 
 Each part of a bucket reads a slice of each run file. If an exchange has too many slices, the run files of the first
-stage have few wide ranges of buckets. A merge reads one range from a group of neighbouring run files, and writes one
-run file that is divided into narrower ranges. The number and the size of the run files stay about the same, but fewer
-of them have records of one range. After the last merge, a bucket is read only from the run files of its range.
+stage have few wide ranges of buckets. A merge reads a cell, one range in a group of neighbouring run files, and
+writes one run file that is divided into narrower ranges. The number and the size of the run files stay about the same,
+but fewer have records of one range. After the last merge, a bucket is read only from the run files of its range.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class SliceTables:
 def _read_entries(
     folder: str, runs: Sequence[RunFile], buckets: int, some: slice, options: Options | None
 ) -> NDArray[np.void]:
-    """Return the entries of some buckets: a row for each bucket, with a column for each run file."""
+    """Return the entries (`ENTRY`) of some buckets: a row for each bucket, with a column for each run file."""
     columns = []
     for run, data in zip(runs, _read_footers(folder, runs, tail_bytes(buckets), options), strict=True):
         columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some])
@@ -446,7 +446,7 @@ class Partition:
         return [cuts[bucket - 1] for bucket in self.ranges(level)[1:-1]]
 
     def cuts(self) -> Cuts:
-        """Return the least key of each bucket except the first. Raises LedgerDamagedError."""
+        """Return the least key of each bucket except the first. LedgerDamagedError: the keys cannot be decoded."""
         if not self.sampled:
             return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
         try:

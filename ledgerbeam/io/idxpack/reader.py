@@ -1,9 +1,9 @@
 """Layout and reading of `.idxpack` files, the indexes of many sources in one file.
 
-The layout is that of versions 2 and 3 of `lhotse.index_pack` 2.0.0a7. All integers are little-endian. A header of 256
-bytes is followed by rows of collections, sequences and segments, strings, and the payload: the bytes of each `.idx`. A
-collection is a sequence of segments. A segment is a source and its index; in version 3 it can also be a vector of
-numbers without a source.
+The layout is that of versions 2 and 3 of `lhotse.index_pack` 2.0.0a7. All integers are little-endian. A segment is a
+source and its index; in version 3 it can also be a vector of numbers without a source. A collection is a list of
+segments. A header of 256 bytes is followed by the rows of collections, of their lists ("sequences") and of segments,
+then by strings, and the payload: the bytes of each `.idx`.
 """
 
 from __future__ import annotations
@@ -129,10 +129,7 @@ class IndexPack:
         return [] if row["flags"] & ARRAY else list(map(self.source, self._rows_of(row)["segment"].tolist()))
 
     def array(self, key: bytes | str | None = None) -> list[NDArray[np.uint32]]:
-        """Read the shards of a collection of numbers (version 3).
-
-        Returns:
-            A vector for each shard, u32.
+        """Return the vectors of a collection of numbers (`PackArray.shards`), each as u32.
 
         Raises:
             IndexNotFoundError: There is no such collection.
@@ -375,15 +372,12 @@ def row_bytes(row: Row) -> int:
 
 
 def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
-    """Compute the key of a collection from the declaration of its writer.
+    """Compute the key of a collection: SHA-256, 32 bytes, of these arguments as compact JSON with sorted keys.
 
     Args:
         role: Purpose, such as `"manifest"`.
         kind: Storage, such as `"json-lines"`.
         source_spec: Declaration of the sources, a JSON value.
-
-    Returns:
-        32 bytes: SHA-256 of compact JSON with sorted keys.
     """
     declared = {"kind": kind, "role": role, "source_spec": _plain(source_spec)}
     text = json.dumps(declared, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

@@ -176,7 +176,7 @@ def _flags(collection: Collection) -> int:
 
 
 class _Packer:
-    """The segments of a pack, each source once, and the segments of each collection."""
+    """Collects the segments of a pack, each source once, and for each collection the numbers of its segments."""
 
     def __init__(self, options: Options | None, location: IndexLocation) -> None:
         self.segments: list[_Segment] = []
