@@ -44,7 +44,7 @@ class BatchLimits:
         return self.max_cost is None or count == 1 or cost <= self.max_cost
 
     def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
-        """Return cost and largest item cost of a batch after `item`, its `count`-th; zeros without `max_cost`."""
+        """Return the cost and the largest item cost of a batch that ends with `item`; zeros without `max_cost`."""
         if self.cost is None or self.max_cost is None:
             return 0.0, 0.0
         own = self.cost(item)

@@ -67,7 +67,7 @@ class StagedNode(LabelledNode):
     """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
 
     The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
-    change of the number of shards it also has the rest of later stages, of which an old shard may have read a part.
+    change of the number of shards, it also has the remaining part of each later stage that an old shard had started.
     """
 
     def __init__(self) -> None:
@@ -209,8 +209,8 @@ class StagedNode(LabelledNode):
 class Chain(StagedNode):
     """One source after the other. The tokens are `(number of the source, token of the source)`.
 
-    Each of S shards takes every S-th item of the whole chain, so many short sources are divided evenly. A chain without
-    `shuffle` among the sources is replaced by its sources.
+    Each of S shards takes every S-th item of the whole chain, so many short sources are divided evenly. A source that
+    is itself a `Chain` without `shuffle` is replaced by its sources.
 
     Args:
         *sources: Nodes, at least one.

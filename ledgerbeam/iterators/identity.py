@@ -39,7 +39,7 @@ def is_digest(found: Any) -> bool:
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
     """Return the least possible number of sources that differ from a digest, and the positions of all that may differ.
 
-    If there are only as many positions, all of them differ. For a digest of contents, `now` must have no locations.
+    If the two numbers are equal, all these positions differ. For a digest of contents, `now` must have no locations.
     """
     one = was.get(_EXACT, was.get(_PLACELESS))
     other = _grid(now)
@@ -183,7 +183,7 @@ def require_format(found: Any, expected: int) -> None:
 
 
 def require_shard(saved: Any, own: tuple[int, int]) -> None:
-    """Check that a checkpoint is of a shard, given as its number and the number of shards. None fits every shard."""
+    """Check that a checkpoint belongs to the shard `own` (number, number of shards), or to all if `saved` is None."""
     if saved is not None and tuple(saved) != own:
         raise CheckpointMismatchError(
             f"expected a checkpoint of shard {own[0]} of {own[1]}, found one of shard {saved[0]} of {saved[1]}; call "

@@ -213,7 +213,7 @@ class _OpenedPass:
 
 
 def _are_apart(items: list[Any]) -> bool:
-    """Return whether each mutable object occurs only once."""
+    """Return whether no mutable object occurs twice in a list."""
     changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
     return len(set(changeable)) == len(changeable)
 

@@ -160,7 +160,7 @@ class Mux(LabelledNode):
         return [found[place] for place in range(len(positions))]
 
     def _plan(self, epoch: int) -> list[Positions]:
-        """Draw a whole pass without reading. Return, for each source, its places in the pass, in increasing order."""
+        """Draw the sources of a whole pass without reading items. Return the ascending places of each source."""
         chance, ended = new_chance(self.seed + epoch), [False] * len(self.sources)
         left = [source.positions or 0 for source in self.sources]
         taken: list[list[int]] = [[] for _ in self.sources]

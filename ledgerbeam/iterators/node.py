@@ -396,7 +396,7 @@ State: TypeAlias = dict[str, Any]  # the state of a node: small values for JSON,
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Return a part of a state. CheckpointError if it is missing: else the pass would start from its beginning."""
+    """Return the part `name` of a state. CheckpointError if it is missing, since a default would restart the pass."""
     try:
         return state[name]
     except (KeyError, TypeError) as error:

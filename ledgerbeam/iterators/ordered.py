@@ -30,10 +30,10 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OrderedNode(IteratorNode):
-    """A pass over `positions` places, in order or shuffled differently in each epoch, read in blocks.
+    """A pass over `positions` places, in order or shuffled differently in each epoch, read many at a time.
 
-    Each of S shards takes every S-th place. The state is the number of finished places, without items. The first block
-    has one item, so that it arrives early. Later blocks have up to 2,048 items or 4 MiB; some readers divide them.
+    Each of S shards takes every S-th place. The state is the number of finished places, without items. The first read
+    takes one item, so that it arrives early. Later reads take up to 2,048 items or 4 MiB; some readers divide them.
 
     Args:
         shuffle: Whether to use the order of a `Permutation`; `"blocks"` is the order of a `BlockPermutation`.
@@ -120,7 +120,7 @@ class OrderedNode(IteratorNode):
             yield tokens, items
 
     def _read_blocks(self) -> Iterator[tuple[list[Token], list[Any]]]:
-        """Read the rest of the pass in blocks. Each block is read after all items of the previous one are yielded."""
+        """Read the rest of the pass, many items at once. A read starts when all items of the last one are yielded."""
         share = self._share
         largest = self.largest_block
         size = min(self.first_block, largest)
@@ -279,7 +279,7 @@ def count_places(total: int, first: int, step: int) -> int:
 
 
 def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progression]:
-    """Return all remaining positions: first up to the position of the farthest shard, then those after it.
+    """Return all remaining positions: first those that slower shards have left up to the farthest shard, then the rest.
 
     The states, in any order, have `shard`, `shards`, `position` (number of finished positions of its share) and `todo`
     (the remaining positions, as triples). Raises CheckpointError unless there is one state of each shard of one pass.

@@ -208,7 +208,7 @@ def _dealt(sizes: Sequence[int], lanes: int) -> list[list[int]]:
     """Assign each block, in order, to the shortest lane so far. Return the numbers of the blocks of each lane.
 
     A lane is longer than the shortest one by at most its last block. When the shortest lane ends, some lanes are inside
-    their last block. These lanes are put last, so that the least recently used blocks are not needed again.
+    their last block, which is needed again. They are put last: a cache keeps the blocks that were used most recently.
     """
     dealt: list[list[int]] = [[] for _ in range(lanes)]
     shortest = [(0, lane) for lane in range(lanes)]

@@ -158,7 +158,7 @@ class Shuffle(BufferedNode):
         return {"buffer_size": self.buffer_size, "seed": self.seed}
 
     def _fill(self, source: Iterator[Pair]) -> Iterator[Pair]:
-        """Fill the buffer; when it is full, yield one item. Each step reads two and swaps one with a held item."""
+        """Fill the buffer, then yield one item. Each step reads two items, and swaps one with a random held item."""
         buffer, size = self._buffer, self.buffer_size
         while not self._filled:
             pair = next(source, None)

@@ -108,7 +108,7 @@ _VERSION = 3
 
 
 def new_chance(seed: int) -> random.Random:
-    """Return a generator that depends only on the seed."""
+    """Return a random generator that depends only on the seed."""
     return random.Random(seed)  # noqa: S311 - for shuffling, not for cryptography
 
 

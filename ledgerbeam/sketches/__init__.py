@@ -66,7 +66,7 @@ def merging(kind: str) -> Merging:
 
 
 def combined(kind: str, datas: Iterable[bytes]) -> bytes:
-    """Return the merged sketch of several steps of a task. ValueError for bytes that are not a sketch of this kind."""
+    """Return the sketches of a task, merged into one. ValueError for bytes that are not a sketch of this kind."""
     merged = merging(kind)
     for data in datas:
         merged.take(data)

@@ -1,4 +1,4 @@
-"""Numbers of distinct values (HyperLogLog)."""
+"""Numbers of distinct values (HyperLogLog), from the hashes (coupons) of few values or the registers of many."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Distinct:
 
 
 class MergedDistinct:
-    """The distinct values of many tasks: a register is the maximum of the same register of all tasks."""
+    """The distinct values of many tasks: each register is the maximum of this register in the sketches of all tasks."""
 
     def __init__(self) -> None:
         self._coupons = np.empty(0, np.uint32)

@@ -35,7 +35,7 @@ class Frequent:
             self._sketch.update(text, weight)
 
     def data(self) -> bytes:
-        """Return the bytes of the sketch: values, their least weights, and the greatest error of a weight."""
+        """Return the bytes of the sketch: values, lower bounds of their weights, and the greatest error of a bound."""
         with self._lock:
             return _frequent_bytes(_frequent_rows(self._sketch), _offset(self._sketch), self._total)
 
@@ -82,7 +82,7 @@ class MergedFrequent:
 
 
 def _frequent_rows(sketch: Any) -> list[tuple[str, int]]:
-    """Return the texts of a sketch with their least weights, sorted by falling weight, then by text."""
+    """Return the texts of a sketch with lower bounds of their weights, the heaviest first, then sorted by text."""
     if sketch.is_empty():
         return []
     found = sketch.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES, 0)
@@ -90,7 +90,7 @@ def _frequent_rows(sketch: Any) -> list[tuple[str, int]]:
 
 
 def _offset(sketch: Any) -> int:
-    """Return the greatest difference between the true weight of a text and its least weight in a sketch."""
+    """Return the greatest difference between the true weight of a text and its lower bound in a sketch."""
     return sketch.get_upper_bound("")  # no value has an empty text, so this is the bound of any text not in the sketch
 
 

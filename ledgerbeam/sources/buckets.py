@@ -118,8 +118,8 @@ class BucketKind(SourceKind):
 class OpenedBucket:
     """Reads the parts of a bucket. Part `n` is between `bounds[n]` and `bounds[n + 1]`; None is an end of the bucket.
 
-    If the records of a key are in several parts, each of these parts can read all records of the key from the first
-    `beside` run files. `tables` has the table of blocks of each slice.
+    The records of a key may be in several parts. All of them in the first `beside` run files are in the first of these
+    parts, and `begun` reads them for each other part. `tables` has the table of blocks of each slice.
     """
 
     fetches = False
@@ -142,7 +142,7 @@ class OpenedBucket:
         return GatheredRecords(self, self.bounds[start], self.bounds[stop])
 
     def read_each(self, start: int, stop: int) -> GatheredRecords:
-        """Return the result of `read_span`. Only a damaged run file has a record that cannot be decoded."""
+        """Return the result of `read_span`: every record can be decoded, unless its run file is damaged."""
         return self.read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
@@ -178,7 +178,7 @@ class GatheredRecords(RecordBlocks):
             yield list(map(record_of, part.payloads))
 
     def marking(self) -> Self:
-        """Return this object. Only a damaged run file has a record that cannot be decoded."""
+        """Return this object: every record can be decoded, unless its run file is damaged."""
         return self
 
     def merged(self) -> Iterator[Merged]:
@@ -196,7 +196,7 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def beside(self) -> int:
-        """Number of run files, the first ones, from which a part can read all records of its first key; see `begun`."""
+        """Number of first run files whose records `begun` reads; see `OpenedBucket`."""
         return self._bucket.beside
 
     @property
@@ -205,7 +205,7 @@ class GatheredRecords(RecordBlocks):
         return sum(run.is_earlier for run in self._bucket.runs)
 
     def begun(self) -> Iterator[Merged]:
-        """Yield the records of earlier parts with the first key of this part, from the first `beside` run files."""
+        """Yield the records before this part that have its first key and are in the first `beside` run files."""
         bucket, start = self._bucket, self._start
         if start is None or start.run < bucket.beside:
             return
@@ -227,7 +227,7 @@ class GatheredRecords(RecordBlocks):
         return sorted({bound.key for bound in bounds if (bound.run, bound.number) > (0, 0)})
 
     def leading_of_cut_keys(self) -> HashRows:
-        """Return, for each hash of `cut_keys`, its first record in the whole bucket; see `hash_run.LEADING`."""
+        """Return the records of the bucket that have a hash of `cut_keys` and a number below `hash_run.LEADING`."""
         bucket = self._bucket
         return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 

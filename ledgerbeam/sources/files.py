@@ -223,7 +223,7 @@ class FileSources:
 
 
 def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
-    """Return the context for reading a whole file. Large files are read one at a time, to limit work and memory."""
+    """Return a context manager for reading a whole file. Large files are read one at a time, to limit memory."""
     return nullcontext() if listed.size <= _READ_BESIDE else _one_large
 
 
@@ -264,7 +264,7 @@ class _OffsetFile(SourceKind):
         return takes_ranges(source.url, self.sources.storage_options)
 
     def _cut_stream(self, source: Source, found: StreamedRecords, limits: TaskLimits) -> Cut:
-        """Divide a file by the records found in one pass over it."""
+        """Divide a file into spans of the records that one pass over it has found."""
         spans = plan_spans(found.offsets, **limits._asdict())
         places = tuple(
             StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))

@@ -238,7 +238,7 @@ def plan_rows(
 
 
 def _spans(cuts: list[NDArray[np.int64]], count: int, task_records: int | None) -> list[tuple[int, int]]:
-    """Return the spans between the cuts, and at multiples of `task_records`."""
+    """Return the spans between the cuts. Spans are also divided at multiples of `task_records`."""
     if task_records:
         cuts = [*cuts, np.arange(0, count, task_records)]
     return list(pairwise(np.unique(np.concatenate(cuts)).tolist()))
@@ -255,7 +255,7 @@ def listed_file(file: Source) -> FileInfo:
 
 
 def listed_files(source: Source) -> list[FileInfo]:
-    """Return the listed properties of those input objects of a source that have a version of their store."""
+    """Return the listed properties of the input objects of a source, except those that `lacks_store_version`."""
     return [listed_file(file) for file in source.members or (source,) if not lacks_store_version(file)]
 
 
@@ -270,7 +270,7 @@ def lacks_store_version(file: Source) -> bool:
 
 
 def current_file(file: Source, options: Options) -> FileInfo:
-    """Return the listed properties of an input object. If it is known only by its content, ask its store for them.
+    """Return the listed properties of an input object, or its current ones if only its content identifies it.
 
     Raises StorageError; ChangedSourceError if the store has it with another size, or not at all.
     """
@@ -338,7 +338,7 @@ class TaskReader:
             return opened.read_span(task.start, task.stop)
 
     def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return a function that does `read` if that only fetches, else returns None. Return None for local files."""
+        """Return None for local files; else a function that does `read` if that only fetches bytes, or returns None."""
         return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
 
     def _fetch(self, task: Task) -> Any:
@@ -363,7 +363,7 @@ class TaskReader:
             yield self._opened(kind, source, watch.marks)
 
     def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
-        """Return the open source. It is opened again if the marks of its local files have changed."""
+        """Return the open source. It is opened again if its local files have changed, as their `marks` show."""
         with self._opening:
             known, opened = self._open.pop(source.id, (None, None))
             if opened is None or known != marks:

@@ -1,4 +1,4 @@
-"""Files, and lists of some of their records in run files. A job reads the listed records, or all other records."""
+"""Files with lists of some of their records. A job reads only the listed records, or only the other records."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _KEY_BYTES = 16
 
 
 def file_key(url: str) -> bytes:
-    """Return the hash of the URL of a file, which is the key of the records of the file in lists."""
+    """Return the hash of the URL of a file, which is the key of its list in run files."""
     return blake2b(url.encode("utf-8", "surrogateescape"), digest_size=_KEY_BYTES, person=b"lb.file").digest()
 
 
 @dataclass(frozen=True)
 class ListBuckets:
-    """Buckets of lists. The URL of a file decides the bucket of its list. `url` is a JSON file with the versions."""
+    """Buckets of lists. The URL of a file decides the bucket of its list. `url` is a JSON file with their versions."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
