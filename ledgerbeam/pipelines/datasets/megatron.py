@@ -1,4 +1,7 @@
-"""Megatron datasets: the job of ``ledgerbeam tokenize``, and the merge of the parts that tasks have written."""
+"""Megatron datasets: the job of ``ledgerbeam tokenize``, and the merge of the shards of tasks, here called parts.
+
+A note, a file beside the ledger, describes the last merge. Once it is written, the merged parts may be removed.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,7 @@ class MergedDataset:
 
 @dataclass(frozen=True)
 class MergedParts(DatasetParts):
-    """The datasets that are merged from the shards of a job, which are called parts. A `Product`."""
+    """The Megatron datasets of a job, merged from its parts: a `Product`."""
 
     name: ClassVar[str] = "datasets"
 
@@ -153,7 +156,7 @@ class MergedParts(DatasetParts):
         return [f"{self.prefix}{suffix}{ending}" for suffix in self.suffixes for ending in (_DATA, _INDEX)]
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Accept every page: parts with any names can be merged."""
+        """Accept every page of the listing: parts with any names can be merged."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
         """Return whether the parts of a complete job are merged and the datasets exist."""
@@ -193,10 +196,7 @@ class MergedParts(DatasetParts):
 
 
 class _Parts:
-    """The parts of a complete job, in the order of its dataset manifest.
-
-    A note beside the ledger describes the last merge. Once the note is written, the merged parts may be removed.
-    """
+    """The parts of a complete job, in the order of its dataset manifest, and the note of their last merge."""
 
     def __init__(self, product: MergedParts, job: JobSpec, store: LedgerStore) -> None:
         self._product = product
@@ -291,7 +291,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class NotedDataset:
-    """The note about a merged dataset."""
+    """A merged dataset, as the note of the last merge describes it."""
 
     prefix: str  # common prefix of the names of its two files
     parts: Sequence[OutputShard]  # the parts of its ``.bin``, in order

@@ -1,7 +1,7 @@
 """Signatures of earlier deduplications. With ``--against``, a later deduplication compares its documents with them.
 
-The signatures are run files. The later job reads them together with its own run files, in the same buckets. So it uses
-the partition of the earlier job.
+The signatures are run files of the sources of the earlier job, here called signed files. The later job reads them with
+its own run files, in the same buckets, so it uses the partition of the earlier job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_texts(self, expected: Mapping[str, Any]) -> None:
-        """Raise UsageError if texts are selected otherwise than in the later job, which reads the texts again."""
+        """Raise UsageError for other parameters than `expected`: --verify reads the texts of both jobs alike."""
         parameters = self.writer.job.parameters
         if other := {name for name, value in expected.items() if parameters.get(name) != value}:
             name = min(other)
@@ -76,7 +76,10 @@ class EarlierSignatures(NamedTuple):
     def sources(
         self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
     ) -> Iterator[Source]:
-        """Yield the signed files whose URLs `may_have` documents to read. A changed file that `has` any is an error."""
+        """Yield the signed files to read, by their URLs: those that `may_have` documents to compare.
+
+        A missing or changed file raises an error only if it certainly `has` such documents.
+        """
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
         for row, found in zip(wanted, looks, strict=True):

@@ -4,7 +4,8 @@
     decide    the records of each hash to drop                           ledger DEDUP/decide
     dedup     the files without these records                            ledger DEDUP
 
-With ``--mark``, `decide` is the last job, and writes the list of duplicates.
+`decide` writes a list for each file: the positions of its records to drop. With ``--mark``, `decide` is the last job,
+and writes one list of all duplicates.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class DecideJob(HashJob):
 
     @property
     def is_last(self) -> bool:
-        """Whether the job writes a list for users."""
+        """Whether the job is the last one, as with ``--mark``, and writes its list for users."""
         return self.own is None
 
     @property
@@ -83,7 +84,7 @@ class DecideJob(HashJob):
         return FindDuplicates(self.is_last)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of duplicates: JSON lines, or a run file by source file."""
+        """Return the encoder of duplicates: JSON lines for users, else run files with buckets by source file."""
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
 
         return self.to if self.is_last else RunEncoder(Partition(LIST_BUCKETS).cuts())
@@ -91,7 +92,7 @@ class DecideJob(HashJob):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesWithLists(ListedFiles):
-    """Files, each joined with a list of some of its records."""
+    """Files, each joined with its list: the positions of some of its records."""
 
     tables: SliceTables  # URL of the tables of the lists' run files
     url: str  # URL of the file that names their buckets
@@ -132,7 +133,7 @@ class ListedJob(ShardJob):
         return ListedStage(name, self)
 
     def spent(self) -> list[str]:
-        """Return the folders of lists that are removed when the job is complete."""
+        """Return the folders of lists to remove when the job is complete."""
         return []
 
     @abstractmethod
@@ -154,11 +155,11 @@ class ListedJob(ShardJob):
         return dataclasses.replace(self, state=state)
 
     def earlier_listed(self) -> Collection[str] | None:
-        """Return the listed files that only an earlier deduplication has scattered; None before `list_earlier`."""
+        """Return the URLs of files to read that only an earlier deduplication has scattered; None if not listed yet."""
         return ()
 
     def list_earlier(self) -> bool:
-        """Store the list of earlier deduplications' files to read. Return False if the job compares with none."""
+        """Store the listing of files to read from earlier deduplications. Return False if the job has none."""
         return False
 
     @property
@@ -296,7 +297,7 @@ def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStag
 
 
 def forget_unscattered(ids: Collection[bytes], store: LedgerStore) -> None:
-    """If a runner has listed other sources than `ids`, the scattered ones, forget them and raise ChangedSourceError."""
+    """Forget the sources that are not in `ids`, the scattered ones; raise ChangedSourceError if there are any."""
     known = set(ids)
     gone = store.gone_ids()
     strange = {one for page in store.source_ids() for one in page} - known - gone

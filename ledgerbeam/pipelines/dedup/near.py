@@ -54,7 +54,7 @@ class _NearDecideJob(DecideJob):
     signatures: str  # folder of the signatures
 
     def writer_values(self) -> dict[str, Any]:
-        """Return the values of the job before this one, without the ledger and the partition."""
+        """Return the fields of the job whose run files this job reads, without its ledger and its partition."""
         places = {"output": self.first_folder, "own": self.scatter_values()["own"]}
         return {**places, **as_run(self, "files", "key", "near", "signatures", "prefer", "max_slices")}
 
@@ -62,7 +62,7 @@ class _NearDecideJob(DecideJob):
         return {**super().places(), "--against": list(self.near.against)}
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of documents to drop: JSON lines, or a run file by source file."""
+        """Return the encoder of documents to drop: JSON lines for users, else run files with buckets by source file."""
         from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
 
         return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
@@ -103,7 +103,7 @@ class ClusterJob(_NearDecideJob):
         )
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:
-        """Return the job with clusters found in rounds if one process cannot cluster all pairs, else None.
+        """Return a copy that finds the clusters in rounds, if the pairs are too many for one process; else None.
 
         The rounds have as many buckets as the signatures.
         """

@@ -11,8 +11,8 @@ If there are more pairs than one process can cluster, more jobs follow, see `io.
     round-N   large stars and small stars in turn, until no change       ledger CLUSTER/round-1, CLUSTER/round-2, ...
     labels    each document with its cluster                             ledger CLUSTER/labels
 
-Each of these jobs is an exchange with buckets by hash, like the signatures. The number of rounds is not known in
-advance: the last round is the first round of large stars that changes nothing.
+Each of these jobs is an exchange with buckets by hash, like the signatures. A star connects one document, the least in
+a fixed order, with others, its neighbors. The last round is the first round of large stars that changes nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class PairsJob(HashJob, RunsJob):
 
     @property
     def _among_earlier(self) -> bool:
-        """Whether to connect earlier documents with each other, too: --verify compares with each document of a band."""
+        """Whether to connect also earlier documents with each other: --verify compares all documents of a band."""
         return bool(self.near.against) and self.near.verify is not None
 
     def earlier_signatures(self) -> list[EarlierSignatures]:
@@ -167,7 +167,7 @@ class PairsJob(HashJob, RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _StarJob(GatherJob, RunsJob):
-    """A job between pairs and clusters."""
+    """A job between `PairsJob` and `ClusterJob`: the stars, a round, or the labels."""
 
     keeps_shards = False  # the outputs are removed once the clusters are known
     keeps_columns = False
@@ -268,7 +268,7 @@ class _RoundJob(_StarJob):
         return {before.ledger.rpartition("/")[2]: before}
 
     def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
-        """Return the folder of the round before. The folder of stars stays: `LabelsJob` reads the documents from it."""
+        """Return the folder to remove: of the round before, but not of the stars, which `LabelsJob` reads."""
         return [] if self.number == 1 else [self.turn(self.number - 1).output]
 
 

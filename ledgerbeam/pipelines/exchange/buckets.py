@@ -1,4 +1,4 @@
-"""Run files between two stages: their buckets, and their removal."""
+"""Run files between two stages: their buckets, tables that list the slices of each bucket, and their removal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Name of a group that is read together, for messages."""
+        """Word for run files or slices that one task reads, in messages: ``merge`` or ``bucket``."""
         return "merge" if self.merges else "bucket"
 
     @property
@@ -180,7 +180,7 @@ class RunFiles:
         return True
 
     def tabulate(self) -> FoundBuckets:
-        """Find the slices of each bucket, and store them for workers and later runs."""
+        """Find the slices of each bucket, store them in tables for workers and later runs, and return the buckets."""
         rows = self._tables.write(self._layout)
         fault_point("exchange.tabulated")
         found = FoundBuckets(list(self._layout.cells), [row.size for row in rows], [row.version for row in rows])
@@ -203,7 +203,7 @@ class RunFiles:
 
 
 def _fits(buckets: FoundBuckets, names: Sequence[str]) -> bool:
-    """Return whether stored buckets are valid for these names."""
+    """Return whether stored buckets have exactly these names, each with a valid size and version."""
     return (
         buckets.names == names
         and len(buckets.sizes) == len(buckets.versions) == len(names)
@@ -213,7 +213,7 @@ def _fits(buckets: FoundBuckets, names: Sequence[str]) -> bool:
 
 
 def _require_complete(writer: RunWriter) -> None:
-    """Check that a job is still complete after its outputs were read: another launcher may have restarted it."""
+    """Raise ScatterIncompleteError if a job is not complete, also if it was restarted while its outputs were read."""
     status = writer.store.status()
     if not status["complete"]:
         left = status["sources"]
@@ -263,7 +263,7 @@ _is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL
 
 
 def _nearest(name: str, owners: Collection[str]) -> str | None:
-    """Return the innermost folder of `owners` around a file: empty, or a path with a slash at its end. None if none."""
+    """Return the innermost folder of `owners` that contains a file, empty for the root; None for no folder."""
     place = name
     while place:
         place = place.rstrip("/").rpartition("/")[0]

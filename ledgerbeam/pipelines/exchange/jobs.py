@@ -333,7 +333,7 @@ class GatherJob(BucketsJob):
         return self.files.task_bytes
 
     def earlier_signatures(self) -> Sequence[EarlierSignatures]:
-        """Return the run files of other jobs that are read before the unmerged ones."""
+        """Return the signatures of earlier deduplications, read before the job's own run files; empty by default."""
         return ()
 
     def scatters(self) -> list[ScatterJob]:

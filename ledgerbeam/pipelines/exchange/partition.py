@@ -1,4 +1,4 @@
-"""Partitions of an exchange into buckets. A partition is set before the exchange starts, and belongs to the job."""
+"""Partitions of an exchange into buckets: parameters set before it starts. A cut is a key at which a bucket starts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def decided(partition: Partition | None) -> Partition:
 
 
 class ScatteringJob(Protocol):
-    """A job that writes the buckets of an exchange: a part of `ScatterJob`."""
+    """A job that writes the buckets of an exchange, such as `ScatterJob`: a protocol."""
 
     @property
     def key(self) -> KeyChoice: ...
@@ -200,7 +200,7 @@ def _sampled_cuts(scatter: ScatteringJob, pages: Sequence[Page], buckets: int) -
 
 
 def _cuts_between_sources(scatter: ScatteringJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
-    """Return the positions of sources at which buckets start. A source larger than a bucket has its own bucket."""
+    """Return cuts between sources, by the position of their first record. A source larger than a bucket has its own."""
     keys = scatter.key.keys(scatter.files.base)
     sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
     cuts: list[bytes] = []
@@ -235,7 +235,7 @@ def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) ->
 
 
 def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> Iterator[Any]:
-    """Yield records from all over a source. Of plain JSONL, `shares` are the positions, from 0 to 1."""
+    """Yield records from all over a source: of plain JSONL at positions `shares`, from 0 to 1, else about as many."""
     from ledgerbeam.pipelines.preview.sample import sampled_records  # noqa: PLC0415 - uses jobs
 
     if recognize(source.url).format.name == "jsonl" and recognize(source.url).compression is None:
