@@ -58,8 +58,7 @@ def open_job(
 
     Raises:
         JobMismatchError: The ledger belongs to another job, and `on_change` refuses that.
-        UsageError: The folder has other owners, and `existing` is None; or a folder of sources has the name of a route
-            that the job has written to.
+        UsageError: The folder has other owners, and `existing` is None; or a source folder has a written route's name.
     """
     output = job.output if job.output is not None and is_local(job.output) else None
     if output is not None:

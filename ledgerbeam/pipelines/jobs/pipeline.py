@@ -207,7 +207,7 @@ class ScatterChoice:
         return partition
 
     def _wants_more(self, scatter: ScatterJob, size: int) -> bool:
-        """Return whether the options need several buckets: by number, or of `size` bytes for larger sources."""
+        """Return whether several buckets are needed: by option, or because the sources are larger than `size` bytes."""
         if self.buckets is not None:
             return self.buckets > 1
         return sum(sum(page.sizes) for page in scatter.pages()) > size
@@ -215,7 +215,7 @@ class ScatterChoice:
 
 @dataclass(frozen=True)
 class BucketTables:
-    """The tables of the buckets of a pipeline's run files: a `Product`."""
+    """The tables of a pipeline's run files, which list the slices of each bucket: a `Product`."""
 
     name: ClassVar[str] = "buckets"
 

@@ -51,7 +51,7 @@ class SourceFiles(Protocol):
 
     @property
     def are_apart(self) -> bool:
-        """Whether each listed file gives names to shards. If not, only the first file of each pack does."""
+        """Whether each listed file has shards with its name. If not, only the first file of each pack has."""
 
     def check(self, page: Page) -> None:
         """Raise an error for a page of the listing with a source that cannot be read."""
@@ -178,7 +178,7 @@ class ListedFiles:
         return 1 if self._is_pack(source) else max(1, -(-source.size // size))
 
     def indexed_bytes(self, source: Source) -> int:
-        """Return the size of a source; 0 for a pack, because the listing names its files."""
+        """Return the size of a source; 0 for a pack, which is one task and is not read to plan it."""
         return 0 if self._is_pack(source) else source.size
 
     def _is_pack(self, source: Source) -> bool:
@@ -261,7 +261,7 @@ class ListedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesToIndex(ListedFiles):
-    """Files to index. Each file of a shard of a Shar dataset is a source too."""
+    """Files to index, each a source, also the files that together are one shard of a Shar dataset."""
 
     @property
     def _require(self) -> RequireSource:

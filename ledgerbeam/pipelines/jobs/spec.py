@@ -78,8 +78,7 @@ class Product(Protocol):
 
         Args:
             store: Ledger of the job, with all sources complete.
-            rewrite: Function that writes missing shards again. It takes their number, and returns whether the job is
-                complete again.
+            rewrite: Function that writes a number of missing shards again, and returns whether the job is complete.
 
         Returns:
             Descriptions of the product, as values for JSON; empty if the job is no longer complete.

@@ -39,8 +39,7 @@ class UserFunction:
 def user_function(given: str | Callable[..., Any]) -> UserFunction:
     """Return a user's function for a job.
 
-    A function of a module is identified by its name. So a Python call with the function and a command with its name are
-    the same job.
+    A function of a module is identified by its name, so a call with it and a command with its name are the same job.
 
     Raises:
         FunctionError: The function cannot be imported, or cannot be sent to other processes.

@@ -113,8 +113,7 @@ class RunAudit:
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
         """Audit finished tasks of sources until the share that the job asks for is reached.
 
-        `set_up` is the longest set-up of the function, in seconds. `part` is the share of all sources that this and
-        earlier calls cover.
+        `set_up` is the longest set-up of the function, in seconds. `part` is the share of sources in all calls so far.
         """
         while True:
             while self._process is not None and not self._process.wait(_GRACE_SECONDS):
@@ -182,7 +181,7 @@ class RunAudit:
         return True
 
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:
-        """Return the next task to audit: first an early task, then new ones, whose workers have built up most state."""
+        """Return the task to audit next: first an early one, then the newest, because their workers hold most state."""
         newest = bool(self.found.tasks)
         rest = iter(reversed(sources) if newest else sources)
         while page := list(islice(rest, _PAGE)):

@@ -1,7 +1,8 @@
 """The fork server of audits: a fresh interpreter that has not imported the user's modules.
 
 Command: ``python -m ledgerbeam.pipelines.runners.audit_server SOCKET JOB``, with the descriptor of the socket for
-requests and the file of the job. The server has another hash seed than the workers. It dies with its launcher.
+requests and the file of the job. Its hash seed differs from the workers', so an audit finds results that depend on
+the order of a set. The server dies with its launcher.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class BeamRunner:
         self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
-        """Run the job's pipeline, and repeat it while work is left, such as an index whose ranges have been scanned.
+        """Run the job's pipeline, and repeat it while work is left, such as an index to assemble from scanned ranges.
 
         The pipeline lists the sources itself. If earlier runs have recorded sources, this method lists sources again at
         the end, to find the missing ones.
@@ -168,7 +168,7 @@ def _with_long_timeout(beam_args: Sequence[str]) -> list[str]:
     """Return Beam's options, with Beam's own timeout set to longer than any job unless the user has set it.
 
     After the timeout, 300 s by default, Beam would stop waiting for a job of Prism with an error, although the job
-    continues. The same timeout limits the wait for a job server. So this function waits for the server itself.
+    continues. The same timeout limits the wait for a job server, so this function waits for it before.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
 
@@ -203,7 +203,7 @@ def _runner(options: Mapping[str, Any]) -> str:
 
 
 def check_dataflow(options: Mapping[str, Any]) -> None:
-    """Raise an error for options with which the service would reject or fail the job."""
+    """Raise an error for options with which Dataflow would reject or fail the job."""
     if not _has_client():
         raise UsageError(f"--runner={RUNNER} needs Google's client: {install_command('dataflow')}")
     if not any(options.get(name) for name in _CODE):

@@ -1,7 +1,8 @@
 """Schedule of a local run, whose workers draw their tasks from a board.
 
 A Beam runner hands each worker its part of the tasks in advance, so fast workers wait for the slowest one. Here, tasks
-go to a board instead. Only tickets pass through the runner: the right to draw tasks from the board.
+go to a board instead. Only tickets pass through the runner: the right to draw tasks from the board. An element of the
+board is a task, or several tasks of a source that are read as one stream.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class _Draw(StepWork):
                 ended.append(behind.popleft())
 
     def _draw(self, most: int, ended: list[bytes], *, leaving: int = 0) -> deque[_Begun]:
-        """Return the next elements with unrecorded tasks, and report the `ended` elements to the board."""
+        """Return at most `most` elements with unrecorded tasks, and report the `ended` ones; see `Board.draw`."""
         while drawn := self._board().draw(most, ended=ended, leaving=leaving):
             ended.clear()
             loaded = [_Begun(each.key, pickle.loads(each.element)) for each in drawn]  # noqa: S301 - of our workers

@@ -132,7 +132,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def ask(client: socket.socket, request: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send a request to the server that a socket is connected to. The two answers are each a `NUMBER`."""
+    """Send a request to the fork server of a socket. It answers with two of `NUMBER`: process ID, then status."""
     socket.send_fds(client, [NUMBER.pack(len(request))], descriptors)
     client.sendall(request)
 

@@ -1,4 +1,4 @@
-"""Files by which processes of a run exchange jobs, sources and notes. A job is JSON without secrets."""
+"""Files by which the processes of a run exchange jobs (JSON without secrets), sources, committed tasks and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The local runner: waves of worker processes, repeated after deaths until a job has no open work."""
+"""The local runner: it runs the waves of a job in worker processes until no work is open.
+
+A pass starts the workers once, for the open sources of a wave. A wave with open work after a pass has another pass.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +179,7 @@ class LocalRunner:
             time.sleep(PROGRESS_SECONDS)
 
     def _refresh(self, *, at_once: bool = False) -> bool:
-        """Refresh the ledger and check the rejects, if the interval has passed or `at_once` is true."""
+        """Refresh the ledger and check the limit of rejects, if `REFRESH_SECONDS` have passed or `at_once` is true."""
         now = time.monotonic()
         if now < self._next_refresh and not at_once:
             return False

@@ -41,7 +41,7 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
-    """Run a part of the job on FnApiRunner: the chain, for a wave file, or the rest, for a file of committed tasks.
+    """Run a part of the job on FnApiRunner: the chain on a wave file, or the rest after it on committed tasks.
 
     A single worker is this process; several workers are separate processes.
     """
@@ -94,7 +94,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
 def local_pipeline(
     spec: JobSpec, part: Part, path: str, runner: PipelineRunner, options: PipelineOptions
 ) -> beam.Pipeline:
-    """Return a part of the pipeline of a job for the local runner, where the launcher lists and skips sources."""
+    """Return the chain of a job, or the transforms after it, for the local runner, whose launcher lists the sources."""
     pipeline = spec.pipeline(part, runner, options)
     give_values(pipeline, local_values(spec, path, is_rest=part == "rest"))
     return pipeline

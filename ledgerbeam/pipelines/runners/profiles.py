@@ -52,7 +52,7 @@ def begin_profile(run_dir: str) -> None:
 
 
 class _Profile:
-    """The samples of this process: only stacks of bundles, not of the many threads of Beam that wait.
+    """The samples of this process: stacks of threads that process a bundle, not of Beam's many waiting threads.
 
     They are written to the run's folder repeatedly, so that little is lost if the worker is killed.
     """

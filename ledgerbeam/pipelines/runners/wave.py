@@ -79,7 +79,7 @@ def _apply_request(request: bytes) -> list[str]:
 
 
 def _wave(arguments: Sequence[str]) -> int:
-    """Run one part of a job. Return 0 when it is done; for a wave, when every task has been done or has failed.
+    """Run a wave, or the transforms after the chain. Return 0 when it is done: in a wave, each task is done or failed.
 
     A LedgerbeamError that ends this process is reported to the launcher, like errors of workers, and the status is 1.
     """
@@ -109,7 +109,7 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
 
 
 def _status(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> int:
-    """Run one part of a job on Beam or directly; return 0 when it is done, and 1 after an error that is reported."""
+    """Run a wave or the transforms after the chain, on Beam or directly. Return 0, or 1 after a reported error."""
     from ledgerbeam.pipelines.runners.chain import (  # noqa: PLC0415 - `main` has imported it
         run_chain,
         run_workers,

@@ -48,7 +48,7 @@ WAVE_GROWTH = 4
 
 
 class Waves:
-    """Starts the waves of a call. `schemes` are URL schemes of likely stores. `with` ends the server of the waves."""
+    """Starts the waves of a call from a fork server, which imports the clients of `schemes`. `with` ends the server."""
 
     def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
         self._log_level = log_level
@@ -112,8 +112,7 @@ def gathered_waves(
 ) -> Iterator[list[Source]]:
     """Yield the open sources of a job, wave by wave, from pages that may be empty.
 
-    `most_tasks` returns the number of tasks still wanted when a wave is gathered, None for all. A wave has at least one
-    source.
+    `most_tasks` returns the number of tasks still wanted when a wave is gathered; None for all. No wave is empty.
     """
     wave: list[Source] = []
     tasks = members = indexed = before = 0
@@ -155,7 +154,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
     outside: it detects the death and ends the group, and the caller starts the remaining work again.
 
     Args:
-        run_dir: Folder of this wave alone, in which its processes leave marks and errors.
+        run_dir: Folder of this wave alone, in which its processes record tasks in progress, and errors.
         on_tick: Called about every 0.1 s.
 
     Raises:
@@ -185,7 +184,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
 
 
 def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
-    """Wait until the wave ends, or still runs some time after a worker has died. Return whether it has ended."""
+    """Wait until the wave ends, or for `GRACE_SECONDS` after a worker has died. Return whether the wave has ended."""
     gone_since: float | None = None
     while not wave.wait(POLL_SECONDS):
         on_tick()
