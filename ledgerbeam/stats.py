@@ -105,8 +105,7 @@ def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
 
     Args:
         name: Name of the statistic, such as ``languages``.
-        value: As in `distinct`. Text or bytes of more than 128 characters are shown by their first characters and a
-            checksum.
+        value: As in `distinct`. A value of more than 128 characters or bytes is shown cut, with a checksum.
         n: Weight, a whole number from 1.
 
     Raises:

@@ -350,7 +350,7 @@ def _audits(chain: FoundChain) -> str | None:
 
 
 def _made_of(chain: FoundChain) -> dict[str, Any]:
-    """Return the identities of the functions of a chain, by name, and their order, from `identity` or from the code."""
+    """Return the identity of each function of a chain (`identity()` or its code) by name, and the names in order."""
     own = [
         one for one in chain.functions if type(one).__module__.startswith("ledgerbeam.") and hasattr(one, "identity")
     ]

@@ -219,11 +219,11 @@ def _near_choice(values: Values) -> "NearChoice | None":
 
 
 def bands_for(threshold: float) -> tuple[int, int]:
-    """Return the number of bands, and of rows in a band, that best separate near records at a threshold.
+    """Return the number of bands, and of rows (hashes) in a band, that best separate near records at a threshold.
 
     Records with the share s of common n-grams have a common band with the probability p(s) = 1 - (1 - s^rows)^bands.
-    The result minimizes the sum of two areas: under p(s) where s is below the threshold, and above p(s) elsewhere. It
-    has at most `_THRESHOLD_HASHES` hashes, bands times rows.
+    The result minimizes the sum of two areas: under p(s) where s is below the threshold, and above p(s) elsewhere.
+    Its number of hashes, bands times rows, is at most `_THRESHOLD_HASHES`.
     """
     shares = (np.arange(1000) + 0.5) / 1000
     below = shares < threshold

@@ -173,7 +173,7 @@ def conversion(values: Values) -> dict[str, Any]:
 
 
 def output_values(values: Values) -> dict[str, Any]:
-    """Return the output fields of a job that leaves records unchanged; a tar with metadata raises `UsageError`."""
+    """Return the output fields of a job that writes records unchanged. UsageError: `to` is a tar with metadata."""
     if values.to in TARS_WITH_METADATA:
         raise UsageError(
             f"to: this job cannot write the metadata of {values.to!r}; write --to tar, then run: ledgerbeam publish "

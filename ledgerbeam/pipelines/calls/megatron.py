@@ -211,7 +211,7 @@ def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
 
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
-    """Return the `.bin` files that match a prefix: by alternative, such as `a` and `b` of `{a,b}`, then sorted."""
+    """Return the `.bin` files of prefixes that match a pattern, sorted; with `{a,b}`, all files of `a` are first."""
     from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
     from ledgerbeam.io.listing.pages import list_pages
     from ledgerbeam.io.listing.patterns import expand_braces

@@ -81,8 +81,7 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
         LedgerError: The job is not complete, or another run changes it meanwhile.
         PublicationError: Commits of others to the dataset of the Hub prevented every attempt.
         StorageError: A shard is missing or has another size than recorded, or a store refuses a request.
-        UsageError: The job wrote no shards, or shards of another format; neither `as_` nor `to` is given; or foreign
-            files would be replaced.
+        UsageError: There are no shards of the format; `as_` and `to` are missing; or foreign files would be replaced.
     """
     values, console = begin(PUBLISH, (url,), options)
     from ledgerbeam.io.storage.urls import canonical_url

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Discard output that was not written. Otherwise Python would write it at exit, and raise the same error again."""
+    """Discard output that could not be written. Python would try again at exit, and raise the same error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -44,7 +44,7 @@ class RunConsole(Protocol):
 
 
 class PartConsole:
-    """A console for one part of a call. It forwards to the call's console, with the part's name in the progress."""
+    """A console for one stage of a call: it forwards to the call's console, with the stage's name in the progress."""
 
     def __init__(self, console: RunConsole, name: str) -> None:
         self._console = console
@@ -82,7 +82,7 @@ _log = library_logger()
 class PythonConsole:
     """The `RunConsole` of calls in Python: lines go to the logger ``ledgerbeam``, nothing to standard output.
 
-    By default, progress is shown on a terminal, on standard error, and in a notebook. `progress` True or False decides.
+    `progress` turns progress on or off. None shows it in a notebook, and on standard error if that is a terminal.
     """
 
     command: Sequence[str] | None = None

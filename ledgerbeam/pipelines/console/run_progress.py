@@ -38,7 +38,7 @@ class RunProgress:
 
     @property
     def title(self) -> str:
-        """Stage of the job, then stage of the run, in words."""
+        """Stage of a job of several stages, then stage of the run such as `listing`, in words."""
         return f"{self.part}, {self.stage}" if self.part and self.stage != "working" else self.part or self.stage
 
     @property

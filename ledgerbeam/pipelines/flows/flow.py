@@ -239,10 +239,8 @@ def run_flow(flow: Flow | str | PathLike[str], *steps: str, **options: Unpack[Fl
         The run, with the `Result` of each step.
 
     Raises:
-        FlowInterrupt: Ctrl-C ended the run. Its state is saved, and the same call resumes it. The attribute ``run`` has
-            the results so far.
-        LedgerbeamError: A step is invalid, or ended with an error. In the second case all steps that do not need its
-            outputs have run.
+        FlowInterrupt: Ctrl-C ended the run; its state is saved. The attribute ``run`` has the results so far.
+        LedgerbeamError: A step is invalid, or ended with an error after all steps that do not read its outputs.
     """
     values, console = begin(_RUN, (flow, steps), options)
     how = FlowRunOptions(**{name: getattr(values, name) for name in _RUN.rows if name != "progress"})

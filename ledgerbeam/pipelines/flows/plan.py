@@ -186,7 +186,7 @@ class _Forecast:
         self._is_made_again = not is_single and bool(self.plan.sources or self.plan.withdrawn)
 
     def _read(self, reader: JobSpec) -> KnownSources:
-        """Count the sources of a job, by reason."""
+        """Count the sources of a job by reason, and return the sources that its ledger has recorded."""
         store = _store_of(reader)
         known = KnownSources(store)
         for sources in listed_sources(reader, self._pages(reader)):

@@ -109,7 +109,7 @@ def read_schema(url: str, options: Options) -> JobSchema:
 
 
 class ColumnJob(Protocol):
-    """A job that may write columnar files: a part of `ShardJob`."""
+    """A job that may write columnar files: a protocol that `ShardJob` implements."""
 
     @property
     def layout(self) -> ColumnLayout | None: ...
@@ -208,7 +208,7 @@ def _shown(schema: pa.Schema) -> str:
 
 
 class BatchJob(Protocol):
-    """A job that reads batches of records: a part of `MapJob`."""
+    """A job that reads batches of records: a protocol that `MapJob` implements."""
 
     @property
     def form(self) -> RecordForm: ...
@@ -264,7 +264,7 @@ def read_batch_schema(url: str, options: Options) -> str:
 
 
 def _lines(job: BatchJob) -> list[str]:
-    """Return the JSON lines files of the first listed page with any. Only `_PAGES` pages are searched."""
+    """Return the JSON lines files on the first page of the listing that has any, among its first `_PAGES` pages."""
     files = job.files.opened_files(job.storage_options)
     for page in islice(job.pages(), _PAGES):
         found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]

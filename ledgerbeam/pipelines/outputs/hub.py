@@ -115,8 +115,7 @@ def publish_to_hub(
     Args:
         url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`; the dataset and the branch exist.
         ledger_id: ID of the ledger, with the route if the dataset is a route.
-        options: Storage options of the files. For local files: endpoint and token of the Hub, by default from the
-            environment.
+        options: Storage options of the files; for local files, endpoint and token of the Hub (default: environment).
         overwrite: Whether to replace files that this ledger has not published.
         on_file: Called after each upload with the number of files (1) and their size in bytes.
 

@@ -135,8 +135,7 @@ def publish_shards(
 
     Args:
         shards: All shards of the job, in the order of its dataset manifest.
-        parts: Names and shell patterns of the parts; the first matching pattern counts. By default all shards are in
-            `train`.
+        parts: Names and shell patterns of the parts; the first match counts. Default: all shards in `train`.
         output: URL of a file that need not be beside the shards.
         name: Name of the dataset; by default the last part of `root`.
         suffixes: For Megatron, suffixes of the names of the datasets that the shards are parts of.

@@ -39,7 +39,7 @@ MOST_STRANGERS = 1_000
 
 
 class OutputOwner:
-    """The claim of a job's ledger to the job's output folder.
+    """The ownership of a job's output folder by the job's ledger.
 
     The constructor reads the marks. Create the object before the ledger is refreshed: then the ledger has the run of
     each mark, also if several launchers start on it at the same time, because a run is recorded before its mark.
@@ -234,7 +234,7 @@ class OutputOwner:
         return f"this ledger is an older copy. Restore the newer one{other_host}; otherwise"
 
     def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
-        """Return whether a mark has the URL of this job's ledger. Then the URL does not lead to the other ledger."""
+        """Return whether the ledger of a mark had this ledger's URL. Then the URL no longer leads to that ledger."""
         return mark.get("url") == without_secrets(self._spec.ledger)
 
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:

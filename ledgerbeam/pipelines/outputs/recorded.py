@@ -43,7 +43,7 @@ _PART = re.compile(r"[0-9a-f]{32}-\d+\.part")  # names of the parts of indexes, 
 
 
 class Outputs(Protocol):
-    """The places of a job's outputs: a part of `JobSpec`."""
+    """The places of a job's outputs: a protocol that `JobSpec` implements."""
 
     @property
     def output(self) -> str | None: ...
@@ -202,7 +202,10 @@ def _differing_from_listing(
 def _named(
     store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yield the outputs with `missing` keys, and their listed sizes, by hash of the name (`odd`); -1 if not listed."""
+    """Yield the outputs with `missing` keys, and their listed sizes; -1 if not listed.
+
+    `odd` and `odd_sizes` are the hashes of names, and the sizes, of listed files without a recorded key.
+    """
     order = np.argsort(odd)
     for page in store.output_columns():
         keys = _keys(page.names, page.sizes)
@@ -245,7 +248,7 @@ def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
 
 
 def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
-    """Return the progress of sources for the next pass, like `with_progress`.
+    """Return the progress of sources for the next pass of the local runner, like `with_progress`.
 
     The ID of a source stays if a local file is replaced by a file of the same size and modification time. So the ledger
     also stores the time of the last change of a file's inode (ctime), which no program can set. If the ctime of a

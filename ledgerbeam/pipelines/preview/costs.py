@@ -98,7 +98,7 @@ class Cost:
 
 @dataclass
 class _Amount:
-    """Numbers of sources, members and tasks, and the bytes of the largest task."""
+    """Numbers of sources, of packed files (members) and of tasks, and the bytes of the largest task."""
 
     sources: int = 0
     members: int = 0
@@ -264,8 +264,7 @@ class CostTally:
 def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:
     """Return the estimated cost of the remaining work of a ledger's job, from its number of sources by state.
 
-    None if all work is done, before the first run, if tasks have no size in bytes, or for more than `MOST_SOURCES`
-    sources.
+    None if all work is done, before the first run, if tasks have no size in bytes, or with over `MOST_SOURCES` sources.
     """
     if not states["open"] + states["failed"] or sum(states.values()) > MOST_SOURCES:
         return None

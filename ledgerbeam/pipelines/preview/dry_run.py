@@ -95,7 +95,7 @@ class JobPreview:
 def preview_plan(
     plan: Sequence[Stage], list_pages: Callable[[JobSpec], Iterator[Page]], how: RunOptions, say: Callable[[str], None]
 ) -> JobPreview:
-    """Return a preview of the first stages of a job. Nothing is written.
+    """Return a preview of the stages of a job that read its sources. Nothing is written.
 
     The preview includes reasons why the next stage would refuse to run. LedgerError: a ledger cannot be read.
     """
@@ -162,7 +162,7 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
 
 
 def _first_of(stage: Stage) -> list[Stage]:
-    """Return the stages that read sources for a stage, directly or through stages that merge."""
+    """Return the stages that read sources for a stage: its inputs, or the inputs of inputs that merge."""
     inputs = stage.inputs()
     while any(one.inputs() for one in inputs):  # stages that merge
         inputs = [below for one in inputs for below in one.inputs()]

@@ -179,7 +179,7 @@ def _of_source(files: FileSources, source: Source, shares: list[float], room: in
 
 
 def _numbers(count: int, source: Source, shares: list[float], room: int | None) -> list[int]:
-    """Return the numbers of the records to read, ascending, of `count` records and about `room` bytes at most."""
+    """Return the numbers of the records to read from `count` records, ascending. `room` limits their total bytes."""
     if not count:
         return []
     if room is not None:

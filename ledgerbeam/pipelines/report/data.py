@@ -48,7 +48,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Step:
-    """Work recorded in one interval of time."""
+    """A step: the work recorded in one interval of the time axis."""
 
     begin: float  # in seconds since 1970 UTC
     end: float  # in seconds since 1970 UTC, later than `begin`
@@ -127,7 +127,7 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return the number of open tasks that have not failed. `has_ended`: in failed sources, no others are open."""
+        """Return the number of open tasks without `failed` ones. `has_ended`: failed sources have no others open."""
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 
@@ -258,7 +258,7 @@ def _bands(
 
 
 def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int, seconds: int) -> list[Step]:
-    """Sum the history rows of a band to the steps of the whole job. `first` is the number of the first step."""
+    """Return steps with the sums of a band's history rows. `first` is the start of `steps` in units of `seconds`."""
     found: dict[int, list[HistoryRow]] = defaultdict(list)
     for row in rows:
         found[row.time // seconds].append(row)

@@ -108,7 +108,7 @@ class Sightings:
         seen.done = [row for row in seen.done if row[0] >= now - RECENT_SECONDS] + [(now, done)]
 
     def silent(self, run: str, recorded: float) -> float:
-        """Return the seconds since the last progress of a run; `recorded` is this time by the run's own clock."""
+        """Return the seconds since the last progress of a run; `recorded` is the same number by the run's own clock."""
         seen = self._seen[run]
         watched = self._clock() - seen.since
         return watched if seen.is_news else max(watched, recorded)

@@ -1,7 +1,6 @@
 """Read-only Python view of a ledger: the job's progress and recorded rows, as plain values and Arrow tables.
 
-Every job result holds a `Ledger`, and most programs use few of its methods. Each method therefore imports its own
-dependencies.
+Every job result holds a `Ledger`, and most programs use few of its methods. So each imports its dependencies itself.
 """
 
 from __future__ import annotations

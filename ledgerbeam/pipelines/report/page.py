@@ -168,7 +168,7 @@ def _not_kept(records: RecordCounts) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Return a time to the precision of the ledger's scale."""
+    """Return a duration as text with two significant digits, because the ledger rounds durations."""
     value = float(f"{value:.2g}")
     milliseconds = 1000 * value
     return duration(value) if value >= 1 else f"{milliseconds:.{0 if milliseconds >= 10 else 1}f} ms"

@@ -59,10 +59,7 @@ class Plot(NamedTuple):
 
 
 def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> Plot:
-    """Draw the tasks recorded so far over time, with a mark at each start of a run.
-
-    `label` has the content of the plot in words, for readers who cannot see it.
-    """
+    """Draw the recorded tasks over time, with the starts of runs. `label` has the content in words, for the blind."""
     first, end = steps[0].begin, steps[-1].end
     axis = _time_axis(first, end)
     points = [(first, 0), *((step.end, step.tasks_so_far) for step in steps)]

@@ -107,8 +107,7 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None, HistoryRow]) -> list[Work | None]:
     """Return the recorded work of each run, in order; None if it is not known.
 
-    Older versions of ledgerbeam recorded work without its run. Runs that started before the last such record have no
-    known work.
+    Older versions recorded work without its run, so the work of runs before the last such record is not known.
     """
     unknown = recorded[None].time + HISTORY_SECONDS if None in recorded else -1
     return [

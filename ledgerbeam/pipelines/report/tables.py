@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a ledger: the type of each column, and a function that yields the rows as tuples in their order.
+    """A table of a ledger: the type of each column, and a function that yields the rows as tuples in this order.
 
     One page is in memory at a time. ``failures`` and ``outputs`` need further memory; see `LedgerStore`.
     """

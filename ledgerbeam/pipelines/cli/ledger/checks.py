@@ -61,8 +61,7 @@ class _Check(NamedTuple):
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     """Check all outputs, merged datasets and metadata, several files at a time. Print a line for each problem.
 
-    Returns 0, or 1 if there were problems. LedgerDamagedError: the record counts of the ledger are not the sums over
-    its tasks.
+    Returns 0, or 1 for problems. LedgerDamagedError: the ledger's record counts differ from the sums over its tasks.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
@@ -106,7 +105,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
-    """Yield the checks of outputs: of all for None, else only of names in `there`. Other outputs were merged."""
+    """Yield the checks of all outputs; if some may have been merged and removed, only of the names in `there`."""
     for row in store.outputs(ordered=False):
         output, source = row.output, without_secrets(row.url)
         if there is None or output.name in there:
