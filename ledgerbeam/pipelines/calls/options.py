@@ -247,7 +247,7 @@ class AuditOptions(TypedDict, total=False):
 
 
 class RejectOptions(AuditOptions, total=False):
-    """Options of jobs that can set records aside."""
+    """Options of jobs that can store rejected records instead of failing their tasks."""
 
     on_error: Annotated[
         str,

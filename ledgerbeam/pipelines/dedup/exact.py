@@ -118,7 +118,7 @@ class _RemainingFiles(FilesWithLists):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJob(ShardJob):
-    """Reads files, each joined with a list of some of its records. An earlier job writes the lists."""
+    """Reads files, each joined with its list, which an earlier job has written."""
 
     files: ListedFiles
     key: KeyChoice  # key of the records that decides about the lists
@@ -214,7 +214,7 @@ class DedupJob(ListedJob):
 
 
 class ListsRead(StageSources):
-    """Files, each with a list of some of its records. An earlier stage has written the lists."""
+    """Files, each joined with its list, which an earlier stage has written."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class ListsRead(StageSources):
 
 
 class ListedStage(Stage):
-    """A stage that reads files, each with a list of some of its records."""
+    """A stage that reads files, each joined with its list."""
 
     job: ListedJob
 

@@ -105,7 +105,7 @@ class ClusterJob(_NearDecideJob):
     def after(self, before: Sequence[FinishedStage]) -> Self | None:
         """Return a copy that finds the clusters in rounds, if the pairs are too many for one process; else None.
 
-        The rounds have as many buckets as the signatures.
+        The run files of the rounds have as many buckets as the signatures.
         """
         if self.in_rounds:
             return None

@@ -120,7 +120,7 @@ class JoinJob(GatherJob):
         return {**self.sides()}
 
     def sides(self) -> dict[str, ScatterJob]:
-        """Return the jobs that write run files: right, then left. Semi and anti joins need only right keys."""
+        """Return the jobs that write run files: right, then left. Semi and anti joins need only keys of the right."""
         left = self.scatter()
         right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
         return {

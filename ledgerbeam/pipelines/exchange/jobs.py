@@ -392,7 +392,7 @@ class GatherJob(BucketsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class HashJob(GatherJob):
-    """An exchange of hashes, which take much more memory than their size on disk."""
+    """An exchange of hashes. They need much more memory than disk space, so a task merges only `shard_bytes`."""
 
     keeps_columns = False
     within_keys: ClassVar[bool] = False

@@ -99,7 +99,7 @@ def partition_parameters(partition: Partition | None) -> dict[str, Json]:
 
 
 def decided(partition: Partition | None) -> Partition:
-    """Return the partition of an open job, which is never None."""
+    """Return the partition of a job whose ledger is open: opening sets it, so it is not None."""
     if partition is None:
         raise AssertionError("expected a partition: it is set when the job is opened")
     return partition

@@ -132,7 +132,7 @@ class OutputOwner:
         self._is_marked = True
 
     def _overtaken(self, store: LedgerStore, name: str) -> str | None:
-        """Return the problem if another job has claimed the folder since the check. Call it with the mark written."""
+        """Return the problem if another job has claimed the folder since the check. Call it after writing the mark."""
         # Two new ledgers that claim the folder at the same time see each other's mark, and both stop.
         if set(self._mark_names()) - {name} - self._marks.keys():
             self._marks = {other: mark for other, mark in self._read_marks().items() if other != name}

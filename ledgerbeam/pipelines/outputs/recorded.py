@@ -285,7 +285,7 @@ def _looked_at(source: Source) -> Source:
 
 
 def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
-    """Remove outputs that sources no longer produce, and the parts of published indexes.
+    """Remove outputs that sources no longer produce, and stored parts of the indexes of complete sources.
 
     Call it only while no worker writes to the ledger. An object that is published but not yet recorded looks stale.
 

@@ -58,7 +58,7 @@ class JobPreview:
             examples.append(url)
 
     def add(self, other: JobPreview) -> None:
-        """Add the preview of another job that belongs to this one."""
+        """Add the preview of another stage of the same job that reads sources."""
         self.is_new = self.is_new and other.is_new
         self.differences += other.differences
         self.refusals += other.refusals

@@ -115,7 +115,7 @@ class _Profile:
 
 
 def refuse_no_profile(url: str, options: Options) -> None:
-    """Check that the URL of a profile is free, or has an earlier profile."""
+    """Raise UsageError if the URL of a new profile has a file other than an earlier profile."""
     refuse_foreign({url: _LOOKS}, options, kind="an earlier profile")
 
 

@@ -11,7 +11,7 @@ import sys
 
 
 def main(name: str) -> int:
-    """Request a worker from the server at the abstract Unix socket ``name``; return its status, 1 if none ran."""
+    """Request a worker from the server at the abstract Unix socket ``name``; return its status, 1 if no worker ran."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.connect(f"\0{name}")
         request = json.dumps(dict(os.environ)).encode()
