@@ -50,14 +50,14 @@ PartSums = Counter[Part]  # sums of numbers of `RecordCounts`, by the keys of `R
 
 
 class TaskAccount(NamedTuple):
-    """A row of `counts`: the counts of a task's records, and its shares in `Totals.bytes` and `Totals.milliseconds`."""
+    """A row of `counts`: the record counts of a task, and the bytes and milliseconds that it adds to the totals."""
 
     counts: RecordCounts
     bytes: int
     milliseconds: int
 
     def share(self, *, filtered: bool) -> Totals:
-        """Return the share of the task in the totals."""
+        """Return the amounts that the task adds to the totals of the ledger."""
         return Totals(1, self.counts.records, self.bytes, int(filtered), self.milliseconds)
 
 
@@ -166,7 +166,7 @@ def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCoun
 
 
 def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:
-    """Return the counts of a source's records from its rows. Raises ValueError if they do not fit its totals."""
+    """Return the record counts of a source, from its rows of `counts` and its totals. ValueError: they contradict."""
     return _with_plain(sum_parts(account.counts for account in accounts), totals)
 
 
@@ -181,7 +181,7 @@ def _counted(txn: Transaction) -> PartSums:
 
 
 def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
-    """Return counts with the records of plain tasks added, which have no row."""
+    """Return the counts `counted`, plus the records of plain tasks: the rest of the records in `totals`."""
     plain = totals.records - sum(number for (part, _), number in counted.items() if part == "written")
     for part in ("read", "kept", "written"):
         counted[part, ""] += plain
@@ -203,7 +203,7 @@ def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
 
 
 def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield source ids, each with the nodes of its tasks with rejected records; see `LedgerStore.rejected_tasks`."""
+    """Yield source ids, each with the ids of its tasks that rejected records; see `LedgerStore.rejected_tasks`."""
 
     def keys() -> Iterator[bytes]:
         for page in row_pages(environment, tables.COUNTS):
@@ -225,7 +225,7 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add the work of one commit to the step of `now`. `number` names the run, or a later control object."""
+    """Add the work of a commit to the history: to the row of the step that contains `now`, and of the run `number`."""
     key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(tables.HISTORY, key)
     before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7

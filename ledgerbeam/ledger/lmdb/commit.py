@@ -51,10 +51,10 @@ def record(
 ) -> CommitChanges:
     """Record leaves, from `prepare`, then failures, in a write transaction. A failure of a finished task is ignored.
 
-    A leaf clears the failures of the tasks above it. With `passed`, it clears failures older than this stamp, also if
-    they are recorded later. Without it, commits arrive in order, and all existing failures are cleared. With `again`,
-    the leaves were recorded before, and are not added to history and durations again. `number` is the number of the run
-    for history, by default the stamp's. Without `in_history`, history is not changed.
+    A leaf clears the failures of the tasks that fanned out into it: with `passed`, the failures older than this stamp,
+    also if they are recorded later; without it, all recorded ones, because a local ledger is written in order. With
+    `again`, the leaves were recorded before, and are not added to history and durations again. `number` is the number
+    of the run for history, by default the stamp's. Without `in_history`, history is not changed.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -308,7 +308,7 @@ def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
 
 
 class PreparedLeaf:
-    """A leaf with its rows: of `outputs` in key order; of `counts` unless the leaf is plain; of `statistics` if any."""
+    """A leaf with its rows: of `outputs` in key order; of `counts` and of `statistics`, None if it needs none."""
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -326,7 +326,7 @@ class PreparedLeaf:
 
     @cached_property
     def group(self) -> tuple[Entry, ...]:
-        """The entries of the leaf and of the tasks above it."""
+        """The changes of the source's count that follow from the leaf; see `counting.entries`."""
         return entries(self.leaf.source_id, self.leaf.lineage)
 
     @cached_property
@@ -353,7 +353,7 @@ def encode_output(output: Output, node: str) -> bytes:
 
 
 def decode_output(row: bytes) -> tuple[Output, str]:
-    """Decode a row of `outputs`: the output and the hexadecimal node that published it. Raises ValueError."""
+    """Decode a row of `outputs`: the output, and the hexadecimal id of its task. Raises ValueError."""
     *output, node = rows(decode(row))
     return read_output(output), text(node)
 

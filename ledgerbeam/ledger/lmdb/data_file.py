@@ -128,7 +128,7 @@ def _opened(path: str, flags: int) -> Iterator[int]:
 
 
 def _lock(descriptor: int, kind: int, place: int, *, wait: bool) -> bool:
-    """Lock a byte; return False if it is locked and `wait` is false."""
+    """Lock the byte at offset `place`. Return False if another descriptor has locked it and `wait` is false."""
     try:
         how = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
         fcntl.fcntl(descriptor, how, _RANGE.pack(kind, os.SEEK_SET, place, 1, 0))

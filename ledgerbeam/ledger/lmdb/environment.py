@@ -89,7 +89,7 @@ class Moment:
             yield self._txn
 
     def trim(self) -> None:
-        """Do nothing: the snapshot stays mapped. The system can still reclaim its memory."""
+        """Do nothing: the snapshot needs its mapped pages. The system can still reclaim their memory."""
 
 
 class Environment:
@@ -339,12 +339,12 @@ class CompletenessCheck:
         self._seen = 0
 
     def add(self, txn: Transaction, rows: int) -> None:
-        """Count rows that the transaction has read from the table."""
+        """Add `rows`, the number of rows read in this transaction, to the number of rows found."""
         self._seen += rows
         self._moment = txn.moment if self._moment is None else self._moment
 
     def add_page(self, txn: Transaction, keys: Sequence[bytes]) -> None:
-        """Count a page of rows with these keys, and check the table after the last page. Raises ValueError."""
+        """Add a page of rows with these keys to the rows found. After the last page, call `end`. Raises ValueError."""
         self.add(txn, len(keys))
         if not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
             self.end(txn)

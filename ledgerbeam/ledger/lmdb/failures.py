@@ -80,7 +80,7 @@ class TaskFailures:
         return len(self.deaths) >= MAX_ATTEMPTS
 
     def fail(self, row: Mapping[str, Any]) -> None:
-        """Add a row of `failed`; the text of the newest row is kept."""
+        """Add a failure, given as a row of `failed`. The text of the newest failure is kept."""
         self.task = self.task or row["task"]
         if self.failed is None:
             self.failed = dict(row)
@@ -131,7 +131,7 @@ def clear_failures(txn: Transaction, source: bytes) -> None:
 
 
 def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, TaskFailures]:
-    """Return the failures of a source that have this number or a greater one, by the key of the task."""
+    """Return the failures of a source that were recorded with `number` or a greater one, by the key of the task."""
     found = {key: TaskFailures.read(txn, key) for table in CLEARED for key, _ in txn.scan(table, source)}
     for task in found.values():
         task.clear(Stamp(number, 0.0))
@@ -147,7 +147,7 @@ def still_counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> 
 
 
 def passed_at(row: bytes) -> Stamp:
-    """Return the stamp of the newest leaf below a task that fanned out, from its row.
+    """Return the stamp of the newest leaf below a task that fanned out, from its row of `applied`.
 
     A local ledger does not store it: the result is then the lowest stamp.
     """
@@ -237,7 +237,7 @@ def read_failure(row: bytes) -> dict[str, Any]:
 
 
 def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
-    """Decode a row of `attempts`: the name of the task, and number, time, place and kind of each death."""
+    """Decode a row of `attempts`: the name of the task, and the values of `Death` for each death."""
     fields = mapping(decode(row))
     deaths = [rows(death) for death in rows(fields.get("deaths"))]
     if not all(len(death) == 4 and isinstance(death[3], bool) for death in deaths):

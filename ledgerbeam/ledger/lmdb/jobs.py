@@ -124,7 +124,7 @@ def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> 
 
 
 def noted(found: Noted) -> dict[str, Any]:
-    """Return a measurement as a field for the row of a run, by the field's name."""
+    """Return the field of a run's row that stores a measurement: its name and its value."""
     match found:
         case SetUps():
             return {"set_ups": found._asdict()}

@@ -139,7 +139,7 @@ def _registered(txn: Transaction, source: bytes) -> bytes | None:
 
 
 def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
-    """Record that a source is replaced, with `number`, or with its recorded number if that is greater."""
+    """Record that a source is replaced, with the greater of `number` and its recorded number (0 in a local ledger)."""
     txn.delete(tables.WITHDRAWN, source)
     txn.put(tables.RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
 

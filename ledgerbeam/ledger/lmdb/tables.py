@@ -8,9 +8,9 @@ completed   source                           `pack_completion`: kept small, sinc
 sources     source                           JSON url, size, version, members of a pack, last change of its files,
                                              in a sidecar numbers, see `registration`; not written when it completes
 urls        `identity.url_key`               the source that now owns this URL
-pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
-applied     source + node                    `DELTA`; for a leaf followed by a digest of its result, for a fan-out in a
-                                             sidecar by `failures.PASSED`
+pending     source, once a leaf arrived      `PENDING_ROW`: its count, then the sum of its leaves
+applied     source + node                    `DELTA`; then for a leaf a digest of its result, for a fan-out in a
+                                             sidecar `failures.PASSED`
 failed      source + node                    JSON task, reason, error, attempts, last, number of the run
 attempts    source + node                    JSON task, deaths: lists of `failures.Death`
 outputs     source + `identity.name_key`     JSON of `store.Output` and the node
@@ -35,9 +35,9 @@ must exist, or must not exist, the reader checks it. Any program that can write 
 it: each function that decodes a row raises ValueError for a row that no ledger writes. `errors.translated` converts
 this to LedgerDamagedError.
 
-"source" and "node" are 16 bytes. A registered source has a row in `sources`, and one in `urls` for each of its URLs.
-Its entry `identity.ROOT` follows from these rows, and is not in `applied`. Completed sources are always registered.
-Integers are little-endian.
+"source" and "node" are the ids of a source and of a task, 16 bytes each. A registered source has a row in `sources`,
+and one in `urls` for each of its URLs. Its entry `identity.ROOT` follows from these rows, and is not in `applied`.
+Completed sources are always registered. Integers are little-endian.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> No
 
 
 def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
-    """Return the entries of an open source, delta by node; see `store.LedgerStore.applied`."""
+    """Return the recorded changes of an open source's count, by task id; see `store.LedgerStore.applied`."""
     if txn.get(tables.SOURCES, source) is None or txn.get(tables.COMPLETED, source) is not None:
         return {}
     row = txn.get(tables.PENDING, source)
@@ -105,7 +105,7 @@ def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
 
 
 def is_finished(txn: Transaction, source: bytes, lineage: Lineage) -> bool:
-    """Return whether a task and all tasks that it fanned out into are done; only their entries are read."""
+    """Return whether a task and all tasks that it fanned out into are done. Only the rows of these tasks are read."""
     if txn.get(tables.COMPLETED, source) is not None:
         return True
     if txn.get(tables.PENDING, source) is None:

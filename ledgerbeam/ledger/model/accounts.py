@@ -76,10 +76,10 @@ class RecordCounts:
         return cls(records, records, {}, {}, {"": records} if records else {})
 
     def of_read(self, read: int) -> RecordCounts:
-        """Return these counts of the records that a function received as counts of the `read` records of its task.
+        """Convert these counts, of the records that a function received, to counts of the `read` records of its task.
 
-        The numbers differ if an earlier function made several records from one, or dropped some. Rejected, then kept,
-        then dropped records are taken, `read` at most. Missing records count as dropped by an earlier function.
+        The numbers differ if an earlier function made several records from one, or dropped some. Too many records are
+        cut to `read`: dropped ones first, then kept ones. Missing records count as dropped by an earlier function.
         """
         if read == self.read:
             return self
@@ -125,7 +125,7 @@ class RecordCounts:
         return self.read == self.kept == self.records == self.written.get("", 0)
 
     def parts(self) -> Iterator[tuple[Part, int]]:
-        """Yield every number with its key; `from_parts` is the inverse."""
+        """Yield each number after its key: a part, such as ``dropped``, and a name. `from_parts` is the inverse."""
         yield ("read", ""), self.read
         yield ("kept", ""), self.kept
         for part in _NAMED_PARTS:
@@ -160,7 +160,7 @@ def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
 
 
 def task_counts(counts: RecordCounts, records: int) -> None:
-    """Check that a task's counts have few names, and fit the number of records that it wrote. Raises ValueError."""
+    """Check that a task's counts have at most `MOST_NAMES` names, and `records` written records. Raises ValueError."""
     for part in _NAMED_PARTS:
         if len(getattr(counts, part)) > MOST_NAMES:
             raise ValueError(

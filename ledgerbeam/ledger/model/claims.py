@@ -54,7 +54,7 @@ class Claims:
         object.__setattr__(self, "_by_source", found)
 
     def holds(self, span: Span) -> bool:
-        """Return whether a part of a span is claimed."""
+        """Return whether one of the claimed spans overlaps `span`."""
         return any(own.meets(span.start, span.stop) for own in self._by_source.get(span.source, ()))
 
 

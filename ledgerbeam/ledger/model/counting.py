@@ -115,7 +115,7 @@ def is_done(
     """Return whether a task and all tasks that it fanned out into are finished.
 
     A complete source has no applied entries left: check its completion first. If `applied` is a function, `most` is
-    an upper bound for the number of its entries.
+    an upper bound for the number of entries that it can find.
     """
     known = applied if callable(applied) else applied.get
     limit = most if callable(applied) else len(applied)

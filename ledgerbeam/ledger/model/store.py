@@ -97,10 +97,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def completed_mask(self, ids: Sequence[bytes]) -> list[bool]:
-        """Return for each id of a page of source ids whether the source is complete.
-
-        Pages may have thousands of ids.
-        """
+        """Return for each source id of a page, which may have thousands of ids, whether the source is complete."""
 
     def completed_count(self) -> int:
         """Return the number of complete sources, in constant time."""
@@ -109,7 +106,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Return the number of registered sources, complete or not, in constant time."""
 
     def applied(self, source_id: bytes) -> dict[bytes, int]:
-        """Return the entries of an open source, delta by node, with `identity.ROOT`. Empty once it is complete."""
+        """Return the changes of an open source's count: delta by node of each `counting.Entry`. Empty if complete."""
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
         """Return the progress of each source of a page of source ids, in their order.
@@ -130,7 +127,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Return the number of unfinished tasks of a source; 0 for a complete or unknown source."""
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        """Return the worker deaths of a source's unfinished tasks, by node. `MAX_ATTEMPTS` and more mean quarantine.
+        """Return the worker deaths of a source's unfinished tasks, by task id. `MAX_ATTEMPTS` or more mean quarantine.
 
         A failure with `Failure.broke` counts as a death.
         """
@@ -202,7 +199,7 @@ class LedgerStore(LedgerSink, Protocol):
         results.
 
         Args:
-            tasks: Nodes of tasks by source, as `rejected_tasks` returns them. Unfinished tasks are ignored.
+            tasks: Ids of tasks by source, as `rejected_tasks` returns them. Unfinished tasks are ignored.
 
         Returns:
             Number of tasks that run again.
@@ -237,10 +234,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Forget stale outputs, after their objects were deleted. Names that are not stale are ignored."""
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Record the registered sources that are missing from the last listing.
-
-        This replaces the earlier record; the outputs stay.
-        """
+        """Replace the set of registered sources that are missing from the last listing. Their outputs stay."""
 
     def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
         """Return the URLs of registered sources by id; for a pack the URL of its first member. Skip unknown ids."""
@@ -293,7 +287,7 @@ class LedgerStore(LedgerSink, Protocol):
     def task_counts(self) -> Iterator[TaskCountsRow]:
         """Yield the record counts of each task, unless the task wrote exactly the records that it read.
 
-        The rows are read in pages, in the order of source ids. The other tasks have the rest of a source's records.
+        The rows are read in pages, in the order of source ids. A source's remaining records are of its other tasks.
         """
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
@@ -303,16 +297,14 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def rejected_tasks(self, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield the tasks with rejected records, in the form for `withdraw`: nodes of tasks by source id, sorted.
+        """Yield the tasks with rejected records, in the form for `withdraw`: task ids by source id, sorted.
 
         Args:
             reason: Reason of the rejected records; None for any reason.
         """
 
     def history(self, since: float = 0.0) -> list[HistoryRow]:
-        """Return the recorded work by time, then run.
-
-        There is one row for each step of `HISTORY_SECONDS` in which a run recorded anything.
+        """Return the recorded work by time, then run: a row for each step of `HISTORY_SECONDS` with work of a run.
 
         Args:
             since: Seconds since 1970 UTC. Rows start with the step of this time.
@@ -325,10 +317,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def durations(self) -> dict[float, int]:
-        """Return the number of tasks by duration in seconds, ascending.
-
-        Durations are on a logarithmic scale with steps of 9 %.
-        """
+        """Return the number of tasks by duration in seconds, ascending, on a logarithmic scale with steps of 9 %."""
 
     def sources(self) -> Iterator[SourceRow]:
         """Yield every registered source and its progress, by id."""

@@ -112,8 +112,8 @@ class Task:
         lineage: Path of fan-outs from the source to this task; see `identity.Lineage`.
         records: The records of the span, as earlier steps returned them; None until it is read.
         started: Time at which reading began, by `time.monotonic`; 0 until then.
-        raw: Reads the bytes from which the records were decoded, a `sources.RawRecord` for each; None until they are
-            read. The children of a fan-out have None.
+        raw: Function that reads the bytes from which the records were decoded, a `sources.RawRecord` for each; None
+            until the records are read. The children of a fan-out have None.
         statistics: Statistics of earlier steps, by name. After a fan-out, only the first child has them: they are
             recorded once.
         read: Number of records that were read for the task; None if it is not known, or if the function counts them

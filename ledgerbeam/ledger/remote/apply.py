@@ -72,8 +72,8 @@ def apply_segment(
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
     """Apply a segment. Return the changes that its leaves make, and the tasks that its deaths have quarantined.
 
-    The writer and the readers of a segment get the same rows. A part of a snapshot has the time of the snapshot;
-    another part has the times of its leaves.
+    The writer and the readers of a segment get the same rows. `of_snapshot`: the segment is a part of a snapshot, so
+    its time is not the time of its leaves.
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)

@@ -221,7 +221,7 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
 
 
 def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the deletions listed in segments, except those that former snapshots repeat; see `UnnamedOutputs`."""
+    """Yield the names of deleted outputs in segments, unless former snapshots repeat them; see `UnnamedOutputs`."""
     kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
     for name, data in read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")

@@ -83,7 +83,7 @@ def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], num
 
 
 def note_cutoff(txn: Transaction, source: bytes, row: bytes, cutoff: Cutoff) -> None:
-    """Merge another host's numbers of replacements and comebacks into the row of a registered source."""
+    """Merge another host's numbers of replacements and later registrations into the row of a registered source."""
     fields = read_source_fields(row)
     replaced = max(fields.get("replaced", 0), cutoff.replaced)
     numbers = {*numbers_of(fields), *cutoff.comebacks}
@@ -169,7 +169,7 @@ class Cutoff(NamedTuple):
 
     @property
     def tenure(self) -> int:
-        """The least number that counts, without regard to `forgotten`."""
+        """The least number that counts by replacements and registrations alone, as if nothing was forgotten."""
         return self.comebacks[0] if self.comebacks else self.replaced
 
     @property

@@ -85,7 +85,7 @@ class SnapshotManifest(NamedTuple):
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
-    """Return the name of a writer's segment. It shows whether the segment registers sources or lists deletions."""
+    """Return the name of a writer's segment. It shows if the segment registers sources or names deleted outputs."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
 
@@ -136,7 +136,7 @@ def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
 
 
 def lists_deletions(name: str) -> bool:
-    """Return whether an object of this name is a segment that lists deletions."""
+    """Return whether an object of this name is a segment with the names of deleted outputs."""
     match = _SEGMENT.fullmatch(name)
     return match is not None and _KINDS[match[2]] == _SWEEP
 
@@ -382,7 +382,7 @@ class Replayer:
     def _other_objects(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> list[str]:
         """Return the other objects that were folded before a snapshot: segments, and parts of other snapshots.
 
-        New snapshots that have nothing left to fold after this one are included, because they will be skipped.
+        A new snapshot is included if this one covers all that it would add: it will be skipped, not folded.
         """
         covered = {name, *manifest.covers}
         beside = [other for other in self._listed if is_object(other) and other not in covered]

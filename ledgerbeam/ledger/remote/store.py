@@ -208,7 +208,7 @@ class RemoteStore(LmdbStore):
         )
 
     def parts(self) -> tuple[Objects, Environment]:
-        """Return the objects of the ledger and the sidecar, open."""
+        """Return the access to the objects of the ledger, and its open sidecar."""
         return self._objects, self._open()
 
     def ledger_id(self) -> str:

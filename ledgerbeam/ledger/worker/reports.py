@@ -4,7 +4,7 @@ The reports hold set-up times, errors and working time. When a wave is killed, B
 files. Between processes, Beam keeps only the text of an exception, inside a traceback; an error in a report is raised
 again with its class and message.
 
-Working time is measured by part of the work, for tasks and blocks of records, never for a record:
+Working time is measured by part, the time of one activity; for tasks and blocks of records, never for a record:
 
     with timed("read"):
         records = read()
@@ -151,7 +151,7 @@ worker is killed."""
 
 
 class _Lap:
-    """The parts in which a thread is, innermost last, and the times of parts since the thread last was in none."""
+    """The nested parts that a thread measures now, innermost last, and the times not yet added to `_WorkerTimes`."""
 
     __slots__ = ("at", "cpu", "cpu_at", "seconds", "within")
 
@@ -162,7 +162,7 @@ class _Lap:
         self.at = self.cpu_at = 0.0
 
     def turn(self) -> None:
-        """Count the time up to now for the innermost part."""
+        """Add the time since the last call to the innermost part."""
         now, cpu_now = time.perf_counter(), time.thread_time()
         if self.within:
             part = self.within[-1]
@@ -215,7 +215,7 @@ _process = _WorkerTimes()
 
 
 class timed:  # noqa: N801 - it is used as a function
-    """Count the time of the body for a part of a worker's time, one of `rows.MEASURED`."""
+    """Context manager that adds the time of its body to a part of the worker's time, one of `rows.MEASURED`."""
 
     __slots__ = ("_lap", "_part")
 
@@ -238,9 +238,9 @@ class timed:  # noqa: N801 - it is used as a function
 
 
 def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
-    """Call `work` in a thread beside the thread that maps, and count the processor time of the call for a part.
+    """Call `work` in a thread other than the mapping thread, and add the CPU time of the call to `part`.
 
-    The thread that maps counts elapsed time itself, while it waits for the call. `work` must not use `timed`.
+    Elapsed time is not added: the mapping thread measures its wait for the call. `work` must not use `timed`.
     """
     began = time.thread_time()
     try:
@@ -255,8 +255,8 @@ class SharedTime:
     """Divides the time of a body between calls and other work that alternate too quickly to measure each call.
 
     Use it as a context, in a body that is timed as `part`. Make the first few calls through `measured`, then call
-    `measure`, to compute the share of the calls in the time so far. This share of the whole body counts for `part`, the
-    remaining time for `rest`.
+    `measure`: it computes the share of the calls in the time so far. At the end, this share of the time of the body
+    stays in `part`, and the remaining time moves to `rest`.
     """
 
     def __init__(self, part: str, rest: str) -> None:
@@ -283,7 +283,7 @@ class SharedTime:
         return measured
 
     def measure(self) -> None:
-        """Set the share of the calls to their share of the time so far."""
+        """Compute the share of the measured calls in the time of the body so far."""
         lasted = self._spent()[0] - self._before[0]
         self._share = max(0.0, 1 - self._called / lasted) if lasted > 0 else 0.0
 
@@ -318,9 +318,9 @@ def take_times() -> dict[str, float]:
 
 
 def report_times(run_dir: str, *, at_once: bool = False) -> None:
-    """Write the times of this process to the run's folder if that is due, or if `at_once`.
+    """Write the times of this process to the run's folder, in place of its earlier times.
 
-    They replace the times that the process wrote before.
+    Without `at_once`, do nothing within `REPORT_SECONDS` after the last report.
     """
     now = time.monotonic()
     if now - _process.left < REPORT_SECONDS and not at_once:

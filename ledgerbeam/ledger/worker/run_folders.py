@@ -10,8 +10,8 @@ one.
 
 The processes of a run share files in its folder:
 
-- Notes of the tasks that workers were about to record, for the steps after the chain. A note is written before its task
-  is recorded, so that no recorded task lacks a note when a worker dies. Notes of unrecorded tasks are skipped.
+- Notes of tasks: a note is the summary of a task that a worker is about to record, for the transforms after the chain.
+  So no recorded task lacks its note when a worker dies. Notes of tasks that were not recorded are skipped.
 - Marks of sources whose index is being built ahead of their wave. A worker waits for such an index, and does not build
   it again. The process that builds it holds a lock on the mark, so no worker waits for a dead process.
 - The number of tasks that a wave may still start.
@@ -267,7 +267,7 @@ _NOTES_SUFFIX = ".committed"
 
 
 class CommitNotes:
-    """Notes of the tasks that a process is about to record, in the folder of its run. Raises like `add`."""
+    """File with the notes (summaries) of tasks that a process is about to record. Creating it raises like `add`."""
 
     def __init__(self, run_dir: str) -> None:
         self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_NOTES_SUFFIX}")
@@ -287,7 +287,7 @@ class CommitNotes:
 
 
 def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
-    """Yield the summaries of the noted tasks that are recorded, each once. The run's processes must have ended."""
+    """Yield the summaries in the notes of recorded tasks, one for each. The run's processes must have ended."""
     seen: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_NOTES_SUFFIX):
@@ -369,7 +369,7 @@ class Planning:
             file.write(_PLANNING.pack(sources, 0, 0))
 
     def take(self, workers: int) -> range:
-        """Take the next sources, fewer each time, so that all workers end together. Return positions in the wave."""
+        """Take the next sources to plan, fewer each time, so that all workers end together. Return their positions."""
         with self._changed() as numbers:
             sources, taken, _ = numbers
             share = min(_MOST_TAKEN, -(-(sources - taken) // (2 * workers)))
@@ -377,7 +377,7 @@ class Planning:
         return range(taken, taken + share)
 
     def end(self, sources: int) -> None:
-        """Add to the number of sources that are planned: their tasks are on the board."""
+        """Add `sources` to the number of planned sources, whose tasks are on the board."""
         with self._changed() as numbers:
             numbers[2] += sources
 

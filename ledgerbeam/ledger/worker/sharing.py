@@ -1,8 +1,9 @@
 """Sharing a job between launchers through its ledger: the claims of each launcher, and the tasks left to the others.
 
-A launcher that finds no other launcher lets its workers draw every task on the board. Once it sees claims of another
-launcher, its workers draw only tasks that it has claimed before. It claims enough of the remaining tasks to last until
-its next claims, but at most half of its fair share. So all launchers finish at about the same time, on any machines.
+A launcher that finds no other launcher lets its workers draw every element of the board: a task, or several that one
+pass reads. Once it sees claims of another launcher, its workers draw only tasks that it has claimed before. It claims
+enough of the remaining tasks to last until its next claims, but at most half of its fair share. So all launchers finish
+at about the same time, on any machines.
 
 Claims expire by the clock of their reader. If a launcher is stopped or cannot publish claims, its workers draw no more
 tasks once its claims are about to expire. At worst, the tasks that they have drawn are done twice.
@@ -69,7 +70,7 @@ class _SeenClaims:
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """The numbers of tasks that other launchers are processing, of these launchers, and of unclaimed elements."""
+    """Unfinished work: tasks that other launchers are processing, these launchers, and unclaimed elements."""
 
     tasks: int
     launchers: int
@@ -170,7 +171,7 @@ class Sharing:
                 board.instruct(board.instructions()._replace(over=not is_left))
 
     def _set_shared(self, board: Board, *, shared: bool) -> None:
-        """Start or stop sharing the tasks on a board."""
+        """Let workers draw only claimed tasks of the board if `shared`, else all tasks."""
         if shared:
             board.instruct(Instructions(shared=True, until=self._lease))
             ready = board.ready(board.left())
@@ -205,7 +206,7 @@ class Sharing:
         return max(self._workers, min(share, _AT_ONCE, 3 * recent + 8 * self._workers))
 
     def _leave_to_others(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
-        """Stop offering tasks that another launcher claims with a lower rank, and tasks beyond the first `wanted`."""
+        """Forbid workers to draw what another launcher claims with a lower `rank`, and all but `wanted` of the rest."""
         ready = board.ready(board.left())
         lost = [task.key for task in ready if any(self._is_before(claims, task.span) for claims in others)]
         gone = set(lost)
@@ -218,7 +219,7 @@ class Sharing:
         )
 
     def _free(self, board: Board, others: Sequence[Claims], most: int) -> tuple[list[BoardTask], bool]:
-        """Return at most `most` waiting elements that no other launcher claims, and whether more such elements exist.
+        """Return at most `most` elements of `Board.waiting` that no other launcher claims, and whether there are more.
 
         Elements that are done elsewhere are removed from the board.
         """

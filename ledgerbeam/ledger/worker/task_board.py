@@ -1,9 +1,9 @@
 """The task board of a wave, from which the workers of its host draw one task after the other.
 
-A drawn task is being processed. A worker draws its next task when it has finished one, so all workers end at about the
-same time. The launcher decides which tasks may be drawn: all of them while no other launcher shares the job, else only
-those that it has claimed (`sharing`). This permission expires unless the launcher renews it: workers of a stopped
-launcher start nothing.
+An element of the board is one task, or several tasks that one pass reads. A drawn element is being processed. A worker
+draws the next one when it has finished one, so all workers end at about the same time. The launcher decides which
+elements may be drawn: all of them while no other launcher shares the job, else only those that it has claimed
+(`sharing`). This permission expires unless the launcher renews it: workers of a stopped launcher start nothing.
 
 The board is an LMDB environment in the folder of the wave. It is never flushed, since only the running wave needs it.
 """
@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 
 class BoardTask(NamedTuple):
-    """An element of the board: its position in the order, its span, and its tasks, several if one pass reads them."""
+    """An element of the board: its key, by which elements are ordered, its span, and the lineages of its tasks."""
 
     key: bytes
     span: Span
@@ -49,7 +49,7 @@ class BoardTask(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A drawn element, and the key with which a worker reports its end."""
+    """A drawn element, and the key with which a worker reports that it has finished it."""
 
     key: bytes
     element: bytes
@@ -105,7 +105,7 @@ class Board:
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
         """Put elements on the board. Existing ones stay as they are.
 
-        The launcher has not checked the new elements, so `Instructions.over` becomes false.
+        If any is new, set `Instructions.over` to false: workers may get more to draw.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
@@ -210,7 +210,7 @@ class Board:
         return int(self._run(lambda txn: txn.stat(self._queue)["entries"], write=False))
 
     def ready(self, most: int) -> list[BoardTask]:
-        """Return the next elements that workers draw, at most `most`."""
+        """Return the next elements that workers may draw, at most `most`."""
         return self._page(_READY, b"", most)
 
     def waiting(self) -> Iterator[list[BoardTask]]:
@@ -238,7 +238,7 @@ class Board:
         return self._run(look, write=False)
 
     def in_work(self, ended_before: float) -> list[BoardTask]:
-        """Return the drawn elements, except those that ended before a time, which are removed."""
+        """Return the drawn elements. Those finished before the time `ended_before` are removed, and not returned."""
 
         def change(txn: lmdb.Transaction[bytes]) -> list[BoardTask]:
             found, gone = [], []
