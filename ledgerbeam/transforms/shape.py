@@ -204,7 +204,7 @@ def _kind(node: AppliedPTransform) -> type:
 def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
     """Yield a message for each refused transform of the user in the chain. Nothing if an end of the chain is missing.
 
-    After `ReadTasks`, a barrier and a transform that does not declare that it emits tasks; before, all but Reshuffle.
+    Before `ReadTasks`, all except Reshuffle are refused; after it, barriers and transforms that may not emit tasks.
     """
     first = ends.get(SkipCompleted) or ends.get(MatchSources)
     last = ends.get(CommitTasks) or ends.get(WriteTasks)
@@ -384,7 +384,7 @@ def _bound(function: Callable[..., Any], transform: beam.ParDo) -> Callable[...,
 
 
 def _names(proto: Proto) -> dict[str, str]:
-    """Return the IDs of the primitive transforms by label."""
+    """Return the IDs of the primitive transforms of a pipeline, by label."""
     transforms = proto.components.transforms
     return {transforms[name].unique_name: name for name in _primitive(proto)}
 

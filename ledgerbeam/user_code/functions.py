@@ -82,7 +82,7 @@ class FunctionParts:
     unfound: set[str] = field(default_factory=set)  # used modules that exist only in this process
 
     def as_parameters(self) -> dict[str, dict[str, str]]:
-        """Return the parts in groups, for the parameters of a job; empty groups are left out."""
+        """Return hashes of the parts, grouped as code, captured values and modules. Empty groups are left out."""
         groups = {"code": self.code, "captured value": self.values, "module": modules_of(self.modules)}
         return {name: group for name, group in groups.items() if group}
 

@@ -368,7 +368,8 @@ def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterat
     """Yield the full names that a source may import. Some are names of functions or classes, not of modules.
 
     `package` is the package of the source's module; with `is_package`, it is this module itself. The last part of a
-    name may be `EVERY` or `_STAR`. Raises SyntaxError, ValueError or RecursionError if the source is not Python.
+    name can be `EVERY` or `_STAR`, which stand for several modules. Raises SyntaxError, ValueError or RecursionError if
+    the source is not Python.
     """
     tree = ast.parse(source)
     is_open = False

@@ -1,8 +1,8 @@
 """`PlanIndexes` and `BuildIndexes`: build and publish the indexes of sources.
 
-A large source of lines is divided into byte ranges and one assembling task. The tasks of ranges write their offsets as
-parts into the work folder of the ledger. The assembling task is planned after the tasks of all ranges are recorded. For
-this, the launcher runs the chain again for sources that are still open, so the chain needs no barrier.
+A large source of lines is divided into byte ranges and one assembling task. The task of a range writes the offsets in
+it to a file in the work folder of the ledger: a part of the index. The assembling task is planned after the tasks of
+all ranges are recorded. For this, the launcher runs the chain again for open sources, so the chain needs no barrier.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PART_SUFFIX = ".part"
 
 
 def part_name(source: Source, ordinal: int) -> str:
-    """Return the name of the part of byte range `ordinal` of `source`, in the work folder of the ledger."""
+    """Return the file name of the part of the index with the offsets in byte range `ordinal` of `source`."""
     return f"{source.id.hex()}-{ordinal:06d}{PART_SUFFIX}"
 
 

@@ -254,7 +254,7 @@ class PlanStep(Planner):
 
 
 class _Cuts(NamedTuple):
-    """The results of dividing a group of sources, in order, and whether the dividing thread mostly waited."""
+    """The results of dividing a group of sources, in order, and whether the thread mostly waited for disk or store."""
 
     cuts: list[Cut | FailedTask]
     waited: bool
@@ -313,7 +313,7 @@ class _Plan(StepWork):
         self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
-        """Return whether dividing a source waits for a store or a disk, and no worker has died while dividing it."""
+        """Return whether to divide a source in another thread: it waits for a store or disk, and no worker has died."""
         source = pending.source
         if pending.attempts:
             return False
@@ -323,7 +323,7 @@ class _Plan(StepWork):
             return False
 
     def _begin_small(self) -> Iterator[Planned]:
-        """Start to divide small sources: at once if the last group waited for a disk, else after all earlier groups."""
+        """Start to divide the gathered small sources. If the last group mostly computed, finish all groups first."""
         small, self._small = self._small, []
         if small:
             if not self._waited:
@@ -331,7 +331,7 @@ class _Plan(StepWork):
             yield from self._begin(small)
 
     def _begin(self, sources: list[PendingSource]) -> Iterator[Planned]:
-        """Start to divide sources in another thread. First yield tasks of earlier sources until the limits allow it."""
+        """Start to divide sources in another thread. If the threads have too many, first finish earlier ones."""
         yield from self._until(AT_ONCE - 1, BESIDE_BYTES - _size_of(sources))
         marked = ExitStack()
         marked.enter_context(working_on(self._ledger, [*map(_whole, sources)]))

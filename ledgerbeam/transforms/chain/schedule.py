@@ -53,7 +53,7 @@ class DrawStep(ChainStep):
 
 
 class Overlap:
-    """The next element of a worker, if one is certain to follow. By it, the worker's steps fetch and publish ahead."""
+    """A worker's next element, if one is certain to follow. It can be fetched while the current one is mapped."""
 
     def __init__(self) -> None:
         self.follows = False  # whether another element is certain to follow the current one
@@ -68,7 +68,7 @@ class Overlap:
         self._following = following if isinstance(following, Task) else None
 
     def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
-        """Return the fetch of `task` if it was started ahead, else None, and start to fetch the next task.
+        """Return the fetch of `task` that was started before, or None. Start to fetch the next task in a thread.
 
         `fetching` takes a task and returns a function that fetches its bytes; None if it cannot be fetched ahead.
         """
@@ -89,8 +89,8 @@ def this_overlap() -> Overlap:
 class ThreadsBeside:
     """Threads for work that is concurrent with the mapping of a task.
 
-    The first call of `submit` starts them, and shortens the switch interval of the interpreter. Their CPU time is
-    counted for `part` of the work time.
+    The first call of `submit` starts them, and shortens the switch interval of the interpreter, so that they need not
+    wait long for the mapping thread. Their CPU time is added to `part`, such as ``read``, of the worker's time.
     """
 
     def __init__(self, most: int, name: str, part: str) -> None:
@@ -114,7 +114,7 @@ class ThreadsBeside:
 
 
 class _OfThread(threading.local):
-    """The `Overlap` of a thread: some runners process several bundles concurrently, each in a thread."""
+    """The `Overlap` of each thread: some runners process several bundles concurrently, each in a thread."""
 
     pid: int | None = None
     overlap: Overlap

@@ -101,7 +101,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
 
 
 def _shares_dashes(path: str, *, compressed: bool) -> bool:
-    """Return whether another path could get the same name as this one, because the last dot becomes a dash."""
+    """Return whether another path could get the same name as this one: a compressed path gets a dash for a dot."""
     if compressed:
         return "-" in path.rpartition(".")[2]
     front, dash, suffix = path.rpartition("-")
@@ -195,7 +195,7 @@ class _Publishing:
 
 
 class _Write(StepWork):
-    """Encode and publish tasks, in this thread or, while another element follows, in other threads.
+    """Encode and publish tasks: in this thread, or in other threads if another element is certain to follow.
 
     Tasks that other threads publish are emitted in order, when a later element arrives.
     """
@@ -252,7 +252,7 @@ class _Write(StepWork):
         self._threads.close()
 
     def _takes_long(self) -> bool:
-        """Return whether publishing takes so much of the time that threads are worthwhile."""
+        """Return whether publishing takes so large a share of the time that threads for it save time."""
         return self._publishing > 0 and self._publishing >= BEHIND_SHARE * (time.monotonic() - self._since)
 
     def _begin(self, encoded: _ToPublish) -> None:

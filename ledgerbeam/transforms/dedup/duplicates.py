@@ -1,6 +1,7 @@
 """Exact and near duplicates: functions of tasks that find the records to remove, or write the remaining records.
 
 Three functions find near duplicates: one signs records, one pairs records that share a band, and one finds clusters.
+Records that are connected by pairs form a tree. A forest (`Forest`) holds the trees of many records.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects records with a common hash, as trees of a forest."""
+    """A function of one task, for `ProcessTask`, that connects records with an equal hash, as trees of a forest."""
 
     # Whether to connect records of earlier jobs with each other. Those jobs have compared them.
     among_earlier: bool = False
@@ -263,7 +264,7 @@ class PairRecords:
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
-    """Yield a forest for each block of hashes. Two records of the first `earlier` run files are not paired."""
+    """Yield a forest for each block of hashes. Records of the first `earlier` run files are not paired together."""
     before: HashRows | None = None  # the first record of the last hash of the previous block
     for rows in gathered.hashes(_ROWS):
         if not len(rows):
@@ -316,7 +317,7 @@ class Trees:
         return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))
 
     def may_have_later(self) -> NDArray[np.bool_]:
-        """Return a mask of the records whose tree may contain a record that is not of an earlier job."""
+        """Return a mask of the records whose tree has, or may have in another task, a record of this job."""
         roots = self.forest.roots
         later = ~self.forest.are_earlier() | self.are_cut
         found: NDArray[np.bool_] = (np.bincount(roots, later, len(roots)) > 0)[roots]
@@ -379,7 +380,7 @@ class FindCandidates(DecideTrees):
     trees: TreeReader = joined_trees
 
     def found(self, trees: Trees) -> HashedRecords:
-        """Return the records by source file, each with the hash of its tree.
+        """Return the records, each with two hashes: the key of its source file, and as payload the hash of its tree.
 
         The hash of a tree is the hash of its first record, so it stays the same when other records change.
         """
@@ -409,14 +410,14 @@ def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
 
 
 def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
-    """Return records of a forest. The hash of a record is the key of its source file."""
+    """Return records of a forest. As its hash, each record has the `file_key` of its source file."""
     high, low = _file_hashes(forest)
     files = nodes >> NUMBER_BITS
     return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
 
 
 def _file_hashes(forest: Forest) -> Hashes:
-    """Return the key of each file of a forest."""
+    """Return the `file_key` of each source file of a forest, as a hash."""
     keys = b"".join(file_key(_url(url)) for url in forest.urls)
     halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
     return Hashes(halves[:, 0].copy(), halves[:, 1].copy())

@@ -13,7 +13,7 @@ All arithmetic is modulo 2^64 or 2^32, so results are equal on all machines. A c
     row k      the minimum of (a * x + b) mod 2^32 over all n-grams x of a text; a, with the lowest bit set, and b are
                the first two words of 4 bytes, little-endian, of the BLAKE2b of "minhash k"
     band       a hash of 16 bytes of its number and its rows, in two lanes: x = number + 1; for each row:
-               x = (x ^ row) * Q, x ^= x >> 32; then `finished(x)`. Q is a constant of the lane
+               x = (x ^ row) * Q, x ^= x >> 32; then `finished(x)`. P is a constant, Q one of the lane
 
 A text without words has no n-grams and no bands. Texts are compared by their sets of n-grams, 64 bits each. The result
 is exact unless two n-grams have the same hash.

@@ -2,8 +2,8 @@
 
 Records are ordered by their hashes. In the end each cluster is a star: edges from its least record to all others.
 
-All stages exchange rows. The key of a row is the hash of a record. If the rows of a key are divided among parts of a
-bucket, each part has all leading rows of the key; see `io.exchange.hash_run.LEADING`.
+All stages exchange rows. The key of a row is the hash of a record. Rows with numbers below `LEADING` are leading rows:
+if the rows of a key are divided among parts of a bucket, each part can read all leading rows of the key.
 
     stage         key      leading rows                                  other rows
     stars         record   least record of its tree, and its details     records of which it is the least
@@ -87,7 +87,7 @@ class MakeStars(StarTask):
 
 
 def _encoded(forest: Forest) -> Iterator[bytes]:
-    """Yield the details of each record of a forest."""
+    """Yield the details of each record of a forest: its number, its score and its file; see `_MEMBER`."""
     scores = [b""] * len(forest) if forest.scores is None else forest.scores.tolist()
     for node, score in zip(forest.nodes.tolist(), scores, strict=True):
         name, number = forest.place(node)
@@ -160,7 +160,7 @@ class FindLabels(StarTask):
 
 
 def member_trees(gathered: GatheredRecords) -> Trees | None:
-    """Return the clusters in a part of a bucket. If one continues in another part, add its leading records."""
+    """Return the clusters in a part of a bucket. If one continues in another part, add its leading rows."""
     parts = [rows for rows in gathered.hashes(_ROWS) if len(rows)]
     count = sum(map(len, parts))
     if not count:
@@ -222,7 +222,7 @@ def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
 
 
 def _edges(gathered: GatheredRecords) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
-    """Return the edges of a part: first record, second record, and whether this part alone has the row of the edge."""
+    """Return the edges of a part: first record, second record, and False for an added leading row of a divided key."""
     of, to = [_NONE], [_NONE]
     for rows in gathered.hashes(_ROWS):
         of.append(Hashes(rows.high, rows.low))

@@ -115,7 +115,7 @@ class _Sets:
         self._scores.append(score)
 
     def rows(self, *, with_scores: bool) -> HashRows:
-        """Return the candidates as columns, without hashes."""
+        """Return the candidates as columns of rows. The hashes of the rows are 0."""
         none = np.zeros(len(self._runs), np.uint64)
         scores = None
         if with_scores:
@@ -150,8 +150,8 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
 def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[np.int64]:
     """Return a label for each set of n-grams. Sets that are near, directly or through others, have equal labels.
 
-    Two sets are near if they share a band and their Jaccard similarity is at least `share`. No two sets are equal. A
-    set is the bytes of 64-bit hashes, little-endian, ascending.
+    Two sets are near if they share a band and their Jaccard similarity is at least `share`. All sets are different. A
+    set is the bytes of the 64-bit hashes of its n-grams, little-endian, ascending.
     """
     comparison = _Comparison(sets, minhash, share)
     comparison.run()
@@ -168,7 +168,7 @@ class _Component:
 
 
 class _Rare(NamedTuple):
-    """The rarest n-grams of each set, so many that two near sets have at least one of them in common."""
+    """The rarest n-grams of each set, as columns; see `_Comparison._rare` for their number."""
 
     grams: NDArray[np.int64]  # the n-grams of all sets, set after set
     bounds: NDArray[np.int64]  # start and end of each set in `grams`

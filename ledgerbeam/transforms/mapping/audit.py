@@ -264,7 +264,7 @@ def _follows(result: _Record, results: Sequence[_Record], number: int) -> bool:
 
 
 def _left_out(number: int, origins: Sequence[int], records: int) -> int:
-    """Return the position of the record that has no result: the one before the record of the last equal result."""
+    """Return the position of the record without a result, next to the record of result `number` - 1, which is equal."""
     after = origins[number - 1] if number else records
     before = origins[number] if number < len(origins) else -1
     return after - 1 if after - 1 > before else max(before, after) if number else max(before, 0)

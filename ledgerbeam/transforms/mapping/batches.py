@@ -55,7 +55,7 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _understood(self, results: Any, positions: Sequence[int]) -> Any:
-        """Check and convert the results of a batch. FunctionError: wrong form. BatchFailedError: unreadable results."""
+        """Check and convert the results of a batch. FunctionError: wrong form. BatchFailedError: reading failed."""
 
     @abstractmethod
     def _take_batch(self, results: Any, positions: Sequence[int]) -> None:

@@ -51,14 +51,14 @@ def name_of(output: str | Format) -> str:
 
 
 class UnplacedError(RecordError):
-    """A result cannot be written, and its record is unknown. To find the record, map the task again with `placed`."""
+    """A result cannot be written, and its record is unknown. Map the task again with `placed=True` to find it."""
 
 
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
     """Return a collector for the results of a route.
 
-    For a result that cannot be written, `finish` raises an error, or with `one_by_one` already `add`. For formats of
-    columns, `finish` raises UnplacedError, or with `placed` already `add` raises an error.
+    If the format cannot store a result, `finish` raises an error; with `one_by_one`, `add` does, so that the record is
+    known. For formats of columns, `finish` raises UnplacedError; with `placed`, `add` raises an error.
     """
     name = name_of(output)
     if name == "jsonl":
