@@ -2,7 +2,7 @@
 
 Secrets are found by their position, as in `scheme://user:password@host` and `?X-Amz-Signature=...`, and by their text:
 the values of storage options, and of environment variables that the clients of stores read. All text passes
-`without_secrets`. Commands put it before their standard streams (`redact_streams`); code that stores text calls it.
+`without_secrets`. Commands apply it to their standard streams (`redact_streams`); code that stores text calls it.
 
 Credentials are recognised by their names and values (`is_credential`). A name is split into words: ``HF_TOKEN``,
 ``X-Amz-Signature``, ``accountKey``. Some words occur only in names of credentials. Other words have a second meaning in

@@ -271,7 +271,7 @@ class _Follower:
             self._attributes(target, name)
 
     def _attributes(self, target: Any, name: str) -> None:
-        """Add the attributes that the program has set on a function, or on a wrapper of one."""
+        """Add to `parts` the attributes that the program has set on a function, or on a wrapper of one."""
         for attribute, value in attributes_of(target).items():
             self._capture(repr(attribute), value, name)
 
@@ -297,7 +297,7 @@ class _Follower:
         self._attributes(function, name)
 
     def _submodules(self, found: Any, names: set[str]) -> None:
-        """Add the modules of a package that code reaches by attributes: `package.module.function`."""
+        """Add to `parts` the modules of a package that code reaches by attributes: `package.module.function`."""
         if isinstance(found, ModuleType) and is_own(found.__name__):
             for name in names:
                 inner = getattr(found, name, None)
@@ -306,7 +306,7 @@ class _Follower:
                     self._submodules(inner, names - {name})
 
     def _class(self, kind: type, name: str) -> None:
-        """Add a class: its bases, its metaclass, and its own attributes."""
+        """Add a class to `parts`: its bases, its metaclass, and its own attributes."""
         above = [self._token(base) for base in kind.__bases__]
         if type(kind) is not type:
             above.append(b"metaclass " + self._token(type(kind)))
@@ -335,7 +335,7 @@ class _Follower:
                 self._capture(f"{inner!r} of {attribute!r}", part, owner)
 
     def _object(self, target: Any, name: str) -> None:
-        """Add an object: each value of its state, by name."""
+        """Add an object to `parts`: each value of its state, by name."""
         with self._at("its state", name):
             self._refuse_random(target)
             made, arguments, state, *rest = self._reduced(target)

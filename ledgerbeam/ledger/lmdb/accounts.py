@@ -258,7 +258,7 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 
 
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
-    """Return the ids of all runs, and three columns of rows: step, place of the run in the ids plus 1, and numbers."""
+    """Return the ids of all runs, and columns of rows: step, 1 + position of the run in the ids or 0, and numbers."""
     runs = [tables.read_run_key(key) for key, _ in txn.rows(tables.RUNS, b"")]
     start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]

@@ -76,7 +76,7 @@ class Replacing:
         self._opened.close()
 
     def hold(self, sources: Iterable[bytes]) -> None:
-        """Lock sources.
+        """Lock sources, so that no process publishes their outputs.
 
         Raises:
             BeingPublishedError: Outputs of one of the sources are being published: call `wait`, and try again.

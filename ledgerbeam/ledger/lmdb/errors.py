@@ -55,7 +55,7 @@ def translated(path: str) -> Iterator[None]:
 
 
 def _as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
-    """Return the error for an error of LMDB or of the operating system, with the remedy in its message."""
+    """Return the `LedgerbeamError` for an error of LMDB or of the operating system, with a remedy in the message."""
     code = error.errno if isinstance(error, OSError) else error.code
     # LMDB reports a short write as EIO, or in a new file as ENOSPC. A limit of the process also causes short writes.
     if code in (errno.EIO, errno.ENOSPC) and _is_at_limit(path) and not _is_full(path):

@@ -20,13 +20,13 @@ statistics  source + node                    the sketches of a task, see `accoun
 counted     letter + `identity.name_key`     `COUNTED_ROW`, then a name: the sum of one number of all rows of `counts`
 superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of a former output of the source
 withdrawn   source                           JSON of `rows.Withdrawn`, until the source is complete
-retired     source                           JSON list of a number and the URLs of a source that was replaced
+retired     source                           JSON list: number with which it was replaced, then its URLs
 gone        source                           empty: missing from the last listing
 runs        `run_key`                        JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
 cutoffs     source                           JSON, in sidecars only; see `registration.Cutoff`
-folded      name of an object                empty, or the part of it that is due again; in sidecars only
+folded      name of an object                empty, or the part to be folded again; in sidecars only
 =========== ================================ ===============================================================
 
 Each value is followed by a checksum of the ledger's id, the table, the key and the value: a disk may return other bytes
@@ -248,7 +248,7 @@ class Transaction:
             self.require_all(table, seen)
 
     def require_all(self, table: str, seen: int) -> None:
-        """Check the number of rows found by a complete pass. Raises ValueError."""
+        """Check that `seen`, the rows found by a complete pass, are all rows of the table. Raises ValueError."""
         if seen != self.count(table):
             raise ValueError(f"expected {self.count(table):,} rows of the table {table}, found {seen:,}")
 

@@ -24,7 +24,7 @@ MOST_SECONDS = 600.0
 
 
 class Span(NamedTuple):
-    """A part of a source: the records or bytes `[start, stop)` of one or several tasks, as in `Task`."""
+    """A range of a source: the records or bytes `[start, stop)` of one or several tasks, as in `Task`."""
 
     source: bytes
     start: int

@@ -182,7 +182,7 @@ def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> Non
 
 
 def known_texts(values: Iterator[Any]) -> dict[str, str]:
-    """Return the texts of those values that are hashes recorded by `note_text`, by hash.
+    """Return, by hash, the texts that `note_text` has recorded for those values that are hashes of texts.
 
     The texts have no credentials, and together at most `MOST` characters.
     """

@@ -206,7 +206,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Record durably that failed tasks will run again. `withdrawn` yields each source of them until it is complete.
+        """Record durably that failed tasks will run again. `withdrawn` yields their sources until they are complete.
 
         Args:
             reasons: Reasons of the failures of tasks of open sources, by source id.

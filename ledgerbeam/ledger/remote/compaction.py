@@ -200,7 +200,7 @@ def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
 
 
 def _sources(held: Moment) -> Iterator[Segment]:
-    """Yield the registered sources, in one segment for each number with which sources of a page were registered."""
+    """Yield the registered sources: for each page of sources, one segment for each number of a registration."""
     for page in row_pages(held, SOURCES):
         rows = [decode(row) for _, row in page]
         found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
@@ -209,7 +209,7 @@ def _sources(held: Moment) -> Iterator[Segment]:
 
 
 def _rest(held: Moment, number: int) -> Iterator[Segment]:
-    """Yield the remaining state of a sidecar."""
+    """Yield the other rows of a sidecar that a snapshot keeps: state, runs and gone sources."""
     yield from _states(state_pages(held), number)
     for page in row_pages(held, RUNS):
         runs = {read_run_key(key): decode(row) for key, row in page}

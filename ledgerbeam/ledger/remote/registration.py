@@ -158,13 +158,13 @@ class Cutoff(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Cutoff:
-        """Return the cutoff with these `numbers`, as a row stores them."""
+        """Return the cutoff that a row stores as these `numbers`."""
         replaced, forgotten, *comebacks = numbers
         return cls(replaced, forgotten, tuple(comebacks))
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of a row."""
+        """The cutoff as numbers, as a row stores them."""
         return [self.replaced, self.forgotten, *self.comebacks]
 
     @property

@@ -70,20 +70,20 @@ class _SeenClaims:
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """Unfinished work: tasks that other launchers are processing, these launchers, and unclaimed elements."""
+    """Numbers of tasks that other launchers are processing, of these launchers, and of unclaimed elements."""
 
     tasks: int
     launchers: int
     free: int
 
     def text(self) -> str:
-        """Return the text for people."""
+        """Return the numbers of tasks and launchers as text for people."""
         launchers = "1 other launcher is" if self.launchers == 1 else f"{self.launchers} other launchers are"
         return f"{launchers} processing {self.tasks:,} {'task' if self.tasks == 1 else 'tasks'}"
 
 
 class Sharing:
-    """One launcher's part in sharing a job. The clock is the same for all processes of the host."""
+    """Sharing of a job by one launcher with others. `clock` must be the same for all processes of the host."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Sharing:
         return self._clock() >= self._next_publish and (bool(self._own.spans) or not board.is_empty())
 
     def turn(self, board: Board) -> None:
-        """Run the actions that are due. Call it several times a second while workers draw from a board."""
+        """Exchange claims and set what workers may draw, if due. Call it several times a second while workers draw."""
         now = self._clock()
         is_due = self.is_due(board)
         if is_due:

@@ -191,7 +191,7 @@ class LedgerWriter:
 
 
 class LedgerPlace(NamedTuple):
-    """The destination of this process's rows. Rows with the same destination can share an open store."""
+    """A ledger, and the job and run for which a process writes to it. Equal places share an open store."""
 
     url: str
     job: str | None = None  # fingerprint that the ledger must have; None does not check

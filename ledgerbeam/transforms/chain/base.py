@@ -142,7 +142,7 @@ class LedgerHandle:
             report_set_ups(self.run_dir, seconds)
 
     def note_times(self, *, at_once: bool = False) -> None:
-        """Record the work times of this process for the launcher of a local run: now and then, or `at_once`."""
+        """Record the working time of this process for the launcher of a local run: if it is due, or `at_once`."""
         if self.run_dir is not None:
             report_times(self.run_dir, at_once=at_once)
 
@@ -189,7 +189,7 @@ class Counters(Protocol):
     """Metrics of a runner. Picklable."""
 
     def add(self, name: str, number: int = 1) -> None:
-        """Add to a counter."""
+        """Add `number` to a counter."""
 
     def observe(self, name: str, value: int) -> None:
         """Add a value to a distribution."""

@@ -64,7 +64,7 @@ class StarTask(ABC):
 
     @abstractmethod
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return the rows to write for a part."""
+        """Return the rows to write for a part of a bucket."""
 
 
 class MakeStars(StarTask):
@@ -258,7 +258,7 @@ def _at(hashes: Hashes, places: NDArray[np.int64]) -> Hashes:
 
 
 def _numbered(first: Sequence[Hashes], behind: Sequence[Hashes], payloads: Sequence[bytes]) -> HashedRecords:
-    """Return rows with unique numbers. Leading rows come first, with numbers below `LEADING`."""
+    """Return rows with unique numbers: leading rows with the keys `first`, then other rows with the keys `behind`."""
     keys = _joined([_NONE, *first, *behind])
     numbers = np.arange(len(keys.high), dtype=np.uint64)
     numbers[sum(len(one.high) for one in first) :] += np.uint64(LEADING)

@@ -2,7 +2,7 @@
 
 Records that share a band are candidates. Candidates that are connected, directly or through others, have the same key.
 Each record of a key is compared with the records of this key that share a band with it. A comparison is skipped if
-earlier comparisons have connected both records already. So the order of the comparisons does not affect the result.
+earlier ones have connected both records: it could change nothing. So the order of comparisons does not matter.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class MergeRuns:
 
     @cached_property
     def _within(self) -> tuple[list[range], Cuts]:
-        """The ranges of buckets into which each input range is divided, and the keys at which they start."""
+        """The output ranges (neighbouring buckets) of each input range, and the keys at which output ranges start."""
         return self.partition.inner(self.ordinal), self.partition.cuts_of(self.ordinal + 1)
 
 

@@ -233,7 +233,7 @@ class _Field:
         return value
 
     def _of_sample(self, sample: Sample) -> Any:
-        """Return a sample's key, a member's bytes, or a field in a member with JSON, as the key field says."""
+        """Return the value of the field: the sample's key, the bytes of a member, or a field in a member with JSON."""
         if self._name == KEY:
             return sample.key
         for cut in range(len(self._parts), 0, -1):

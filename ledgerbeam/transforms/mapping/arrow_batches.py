@@ -270,7 +270,7 @@ def _labels(given: Any, rows: int, what: str, function: str, *, texts: bool = Fa
 
 
 def require_few(names: int, what: str, function: str) -> None:
-    """Check the number of different names, which is cheap, before each name. Raises CategoryError."""
+    """Check the number of different names, before the slower check of each name. Raises CategoryError."""
     if names > MOST_NAMES:
         require_category("", f"names of {what} in {function}", names)
 

@@ -83,7 +83,7 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
 
 
 def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
-    """Return a task with as many of the last records as can be mapped in `seconds`; for a stream the whole task."""
+    """Return the task, cut to as many last records as can be mapped in `seconds`; for a stream the whole task."""
     if cut.stream is not None:
         return task
     record = cut.source.size / cut.spans[-1][1]

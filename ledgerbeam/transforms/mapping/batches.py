@@ -118,7 +118,7 @@ class BatchMapping(TaskMapping):
     def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
         """Map records again, and yield positions and results in parts. A record that raises yields a `Reject`.
 
-        Bisection finds such records, as in the first run. Raises TaskFailedError if an error must fail the task.
+        Bisection finds such records, as in the first run. Raises TaskFailedError if the job does not reject them.
         """
         try:
             yield positions, self._called(positions)
@@ -134,7 +134,7 @@ class BatchMapping(TaskMapping):
                     yield from self._again(half)
 
     def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
-        """Handle a failed batch: map its halves to find the records that cause the error."""
+        """Map the halves of a failed batch to find the records that cause the error, or raise TaskFailedError."""
         error = failed.error
         if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
             is_plain = type(error) in (FunctionError, RecordError)

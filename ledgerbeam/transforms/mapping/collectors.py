@@ -57,8 +57,8 @@ class UnplacedError(RecordError):
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
     """Return a collector for the results of a route.
 
-    If the format cannot store a result, `finish` raises an error; with `one_by_one`, `add` does, so that the record is
-    known. For formats of columns, `finish` raises UnplacedError; with `placed`, `add` raises an error.
+    If the format cannot store a result, `finish` raises an error; with `one_by_one`, `add` does: its caller knows the
+    record. For formats of columns, `finish` raises UnplacedError; with `placed`, `add` raises an error.
     """
     name = name_of(output)
     if name == "jsonl":
@@ -276,7 +276,8 @@ def as_samples(results: list[Any], record: Any, task: Task, position: int) -> li
 def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
     """Return a mapping from extension to bytes as a sample. Text is encoded as UTF-8.
 
-    The key is the value of ``__key__``, or the key of a `Sample` if it differs from `origin`, or `default_key`.
+    The key is the value of ``__key__``; else the key of a `Sample` if it was changed, so that it is not `origin`, the
+    key of the mapped record; else `default_key`.
     """
     if not isinstance(value, Mapping):
         raise FunctionError(

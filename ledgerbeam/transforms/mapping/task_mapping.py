@@ -118,7 +118,7 @@ class TaskMapping:
                 self._read += len(records)
 
     def _map(self, call: Callable[[Any], Any], records: Sequence[Any], first: int, stop: int | None) -> None:
-        """Map the records of a block from index `first` to before `stop`."""
+        """Map the records of a block from index `first` to `stop` - 1, or to the end if `stop` is None."""
         add, plain = self._tally.routes[""].add, self._plain
         for position, record in enumerate(islice(records, first, stop), self._read + first):
             if children:
@@ -226,7 +226,7 @@ class TaskMapping:
         return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
 
     def _like(self, record: Any) -> Any:
-        """Return the record that `check_value` compares with a result."""
+        """Return a record for `check_value`, which compares a result with it to find mistakes."""
         return record
 
     def _route(self, route: str) -> Collector:
@@ -254,7 +254,7 @@ class TaskMapping:
         self._put_aside(position, end.reason, end.error)
 
     def _reject_of(self, error: BaseException, position: int) -> Reject:
-        """Return the rejection of a record for an error. Raises TaskFailedError if the error must fail the task."""
+        """Return the rejection of a record for an error. TaskFailedError: it fails the task, as CategoryError does."""
         if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
             raise error
         if not self._rules.rejects or type(error) is CategoryError:
@@ -262,7 +262,7 @@ class TaskMapping:
         return Reject(NOT_DECODED if type(error) is NotDecodedError else error_name(error), message_of(error))
 
     def _blame(self, error: BaseException, position: int) -> None:
-        """Reject the record for which an error was raised; TaskFailedError if the error must fail the task."""
+        """Reject the record that caused an error. Raises TaskFailedError, as `_reject_of` does."""
         end = self._reject_of(error, position)
         is_ours = type(error) in (NotDecodedError, FunctionError, RecordError)
         self._put_aside(position, end.reason, end.error, "" if is_ours else raised_at(error))
