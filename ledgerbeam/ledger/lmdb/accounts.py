@@ -225,7 +225,7 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add the work of a commit to the history: to the row of the step that contains `now`, and of the run `number`."""
+    """Add the work of a commit to the history: to the row of the step at `now`, and of the run or control `number`."""
     key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(tables.HISTORY, key)
     before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7

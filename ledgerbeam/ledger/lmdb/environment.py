@@ -344,7 +344,7 @@ class CompletenessCheck:
         self._moment = txn.moment if self._moment is None else self._moment
 
     def add_page(self, txn: Transaction, keys: Sequence[bytes]) -> None:
-        """Add a page of rows with these keys to the rows found. After the last page, call `end`. Raises ValueError."""
+        """Add a page of rows with these keys to the rows found. For the last page, also do `end`. Raises ValueError."""
         self.add(txn, len(keys))
         if not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
             self.end(txn)

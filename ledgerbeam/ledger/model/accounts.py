@@ -160,7 +160,7 @@ def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
 
 
 def task_counts(counts: RecordCounts, records: int) -> None:
-    """Check that a task's counts have at most `MOST_NAMES` names, and `records` written records. Raises ValueError."""
+    """Check that a task's counts have at most `MOST_NAMES` names, and count `records` as written. Raises ValueError."""
     for part in _NAMED_PARTS:
         if len(getattr(counts, part)) > MOST_NAMES:
             raise ValueError(

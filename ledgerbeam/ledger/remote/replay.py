@@ -85,7 +85,7 @@ class SnapshotManifest(NamedTuple):
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
-    """Return the name of a writer's segment. It shows if the segment registers sources or names deleted outputs."""
+    """Return the name of a writer's segment. Its letter is for sources, deleted outputs, or only tasks."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
 

@@ -313,7 +313,7 @@ class _Plan(StepWork):
         self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
-        """Return whether to divide a source in another thread: it waits for a store or disk, and no worker has died."""
+        """Return whether to divide a source in a thread: it waits for a store or disk, and no worker has died at it."""
         source = pending.source
         if pending.attempts:
             return False

@@ -68,7 +68,7 @@ class Overlap:
         self._following = following if isinstance(following, Task) else None
 
     def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
-        """Return the fetch of `task` that was started before, or None. Start to fetch the next task in a thread.
+        """Return the future of the bytes of `task` if their fetch has started, else None. Start to fetch the next task.
 
         `fetching` takes a task and returns a function that fetches its bytes; None if it cannot be fetched ahead.
         """

@@ -1,7 +1,7 @@
 """Keys of records in an exchange, and the division of records into parts by key.
 
-A key comes from fields, from a user's function, from the content, or from the position. Its scheme (`Scheme`) selects
-this, and whether the key or a hash of it orders the records.
+A key comes from fields, from a user's function, from the content, or from the position. Its scheme (`Scheme`) names
+the bytes by which the records are ordered: such a key, or a hash of it.
 """
 
 from __future__ import annotations

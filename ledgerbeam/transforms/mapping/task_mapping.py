@@ -254,7 +254,7 @@ class TaskMapping:
         self._put_aside(position, end.reason, end.error)
 
     def _reject_of(self, error: BaseException, position: int) -> Reject:
-        """Return the rejection of a record for an error. TaskFailedError: it fails the task, as CategoryError does."""
+        """Return the rejection for an error. TaskFailedError: the job rejects no records, or it is a CategoryError."""
         if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
             raise error
         if not self._rules.rejects or type(error) is CategoryError:
