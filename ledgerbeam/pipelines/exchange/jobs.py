@@ -493,7 +493,7 @@ class BucketsRead(StageSources):
 
     def lost_text(self, number: int) -> str:
         again = f"{count(number, 'run file')} must be written again (a complete job removes them)"
-        return f"{again}: their sources are processed again"
+        return f"{again}, from the sources"
 
 
 def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:

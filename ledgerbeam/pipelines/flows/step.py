@@ -243,7 +243,7 @@ def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: P
     """Raise UsageError for an unknown key, or for a value of a wrong type."""
     for key, value in options.items():
         if key in RUN_OPTIONS:
-            place.refuse(key, "no such key", value, "it is an option of a run; see ledgerbeam run --help")
+            place.refuse(key, "no such key", value, "a step of a flow cannot have this option")
         if key in COMMANDS.values():
             place.refuse(key, "no such key", value, "give it as the value of the command")
         if key not in hints:

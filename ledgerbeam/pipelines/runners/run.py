@@ -298,7 +298,7 @@ def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
 def warn_of_lost(number: int, reporter: RunConsole) -> None:
     """Show a warning that outputs are missing and will be written again."""
     if number:
-        reporter.warn(f"missing since earlier runs: {count(number, 'output')}; their sources are processed again")
+        reporter.warn(f"missing since earlier runs: {count(number, 'output')}, to be written again from the sources")
 
 
 def _warn_of_unrecorded(names: list[str], folder: str, reporter: RunConsole) -> None:

@@ -139,7 +139,8 @@ def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
 
 def check_value(value: Any, record: Any, function: str, output_format: str) -> None:
     """Raise FunctionError for a result that is not a record, or is probably a mistake, such as True for an object."""
-    found = f"{function} returned a {type(value).__name__}"
+    kind = type(value).__name__
+    found = f"{function} returned {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()  # otherwise Python warns that it was never awaited

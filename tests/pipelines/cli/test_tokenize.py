@@ -138,7 +138,7 @@ def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace:
     assert "up to date" in again.out
     assert sorted(workspace.files("out")) == ["all.bin", "all.idx"]
     workspace.write("in/b.jsonl", [{"text": "new"}])
-    workspace.run(*COMMAND, *SMALL, status=0, err="their sources are processed again")
+    workspace.run(*COMMAND, *SMALL, status=0, err="to be written again from the sources")
     assert dataset(workspace) == byte_dataset([*texts("a"), "new", *texts("c")]) != former
 
 

@@ -404,9 +404,7 @@ def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Pat
     assert (again.waves, again.told.warned) == ([], []), "nobody reads it"
     write("d", 9)
     ran = run(sort, keep_runs=True)
-    assert ran.told.warned == [
-        "1 run file must be written again (a complete job removes them): their sources are processed again"
-    ]
+    assert ran.told.warned == ["1 run file must be written again (a complete job removes them), from the sources"]
     assert ran.waves == ["scatter", "scatter", "."]
     assert ran.result.tasks == 3
     assert keys() == sorted([0, 1, 2, 4] * 3 + [9])
@@ -507,8 +505,8 @@ def test_an_output_that_is_gone_is_written_again(folder: Path) -> None:
     shard.unlink()
     ran = run(sort)
     assert ran.told.warned == [
-        "missing since earlier runs: 1 output; their sources are processed again",
-        "3 run files must be written again (a complete job removes them): their sources are processed again",
+        "missing since earlier runs: 1 output, to be written again from the sources",
+        "3 run files must be written again (a complete job removes them), from the sources",
     ]
     assert keys() == made
 
@@ -521,8 +519,8 @@ def test_lists_that_are_gone_are_made_again_before_they_are_read(folder: Path) -
     min(folder.glob("out/*.jsonl")).unlink()
     ran = run(dedup)
     assert ran.told.warned == [
-        "missing since earlier runs: 1 output; their sources are processed again",
-        "3 run files must be written again (a complete job removes them): their sources are processed again",
+        "missing since earlier runs: 1 output, to be written again from the sources",
+        "3 run files must be written again (a complete job removes them), from the sources",
     ]
     assert ran.waves == ["decide/scatter", "decide", "."]
     assert (records(), internal()) == (made, set())

@@ -449,7 +449,7 @@ def test_a_bare_value_for_records_that_are_objects_fails_its_task(tmp_path: Path
     work = GroupRecords(how_many, "jsonl", by="k")
     (done,) = exchange(tmp_path, [{"k": "x", "n": 5}]).gather(work)
     assert isinstance(done, FailedTask)
-    assert "returned a int for a record that is a dict" in done.error
+    assert "returned an int for a record that is a dict" in done.error
     (done,) = exchange(tmp_path / "bare", [5, 5]).gather(work)
     assert written(done) == [2]
 

@@ -146,7 +146,7 @@ def _count_rows(found: dict[str, Any], records: RecordCounts, gone: str = "") ->
     ]
     if found["gone"]:
         shown = f", such as {printable(without_secrets(gone))}" if gone else ""
-        rows.append(("gone", f"{found['gone']:,} not in the last listing{shown}; their outputs are kept"))
+        rows.append(("gone", f"{found['gone']:,} not in the last listing{shown}"))
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
     (name, line), *more = account_lines(records)

@@ -140,10 +140,10 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
     if args.json:
         print_json({"forgotten": forgotten})
     else:
-        print(f"{count(len(forgotten), 'source')} forgotten; the next run processes them again")
+        print(f"{count(len(forgotten), 'source')} forgotten, to be processed again by the next run")
         if missing := missed.intersection(forgotten):
             print(
-                f"{len(missing):,} of them were missing from the last listing; if they are still missing, their "
+                f"{len(missing):,} of them not in the last listing; if they are still missing, their "
                 "outputs are kept, and the next run lists these sources"
             )
     return 0
