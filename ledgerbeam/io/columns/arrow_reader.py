@@ -97,7 +97,7 @@ class ArrowReader(GroupedRows):
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
     def _buffers_of(self, schema: pa.Schema, batch: _BatchHead) -> list[tuple[str, int]]:
-        """Return the column and the number of each buffer of the chosen columns in a batch."""
+        """Return the column name and the number of each buffer of the chosen columns in a record batch."""
         variadic = list(batch.variadic)
         counts = [buffers_of(field.type, variadic) for field in schema]
         if sum(counts) != len(batch.buffers):
@@ -228,7 +228,8 @@ def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     """Return the number of buffers of a column in a record batch.
 
-    `variadic` has the number of data buffers of this and each later column of views; those of this column are removed.
+    `variadic` has the number of data buffers of each string or binary view from this column on. The numbers of this
+    column are removed.
     ValueError: the type is nested too deeply, or a number is missing.
     """
     if depth > _DEEPEST:

@@ -30,7 +30,7 @@ _POINTER = 8  # bytes of a reference in a list of Python objects, for values wit
 
 
 def first_read(size: int) -> int:
-    """Return how many bytes to read first at the end of a file of `size` bytes. They contain most footers."""
+    """Return how many bytes to read first at the end of a file of `size` bytes: enough for most footers."""
     return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
@@ -217,7 +217,7 @@ class DecodedLimit:
 
 
 def too_large(place: str, size: int, stored: int) -> str:
-    """Return the message for values that are too large. `size` is their decoded size in bytes, or less."""
+    """Return the error message for values of at least `size` decoded bytes, from `stored` bytes in the file."""
     return (
         f"{place}: expected at most {most_decoded(stored):,} bytes when decoded from the {stored:,} bytes in the file, "
         f"found {size:,} or more; use a smaller --task-bytes, read the other columns (--columns), or write the file "
@@ -304,7 +304,7 @@ def _sizes(array: Any) -> NDArray[np.int64]:
 
 
 def _filled(array: pa.Array, value: int) -> NDArray[Any]:
-    """Return integers as an array, with a value in place of nulls. Where pandas is installed, filling imports it."""
+    """Return integers as an array, with a value in place of nulls. Only nulls make pyarrow import pandas, if installed."""
     return (array.fill_null(value) if array.null_count else array).to_numpy(zero_copy_only=False)
 
 

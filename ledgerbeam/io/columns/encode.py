@@ -1,4 +1,4 @@
-"""Tables of other libraries, tables in one chunk, and tables as Parquet and Arrow IPC files.
+"""Conversion of data frames to tables, of chunks to one chunk, and of tables to Parquet and Arrow IPC files.
 
 With one version of pyarrow, which the footers of Parquet files name, the bytes of a file depend only on the table.
 """
@@ -96,7 +96,7 @@ def _joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def unified(table: pa.Table) -> pa.Table:
     """Return a table with one dictionary for each column that has dictionaries.
 
-    RecordError: the indices of a column cannot count the values of all its dictionaries.
+    RecordError: the index type of a column is too narrow for the values of all its dictionaries.
     """
     try:
         return table.unify_dictionaries()
@@ -117,7 +117,7 @@ def _not_unified(table: pa.Table) -> str:
 
 
 def fits_one_batch(table: pa.Table, start: int, stop: int) -> bool:
-    """Return whether the rows `[start, stop)` certainly fit in one record batch."""
+    """Return whether the rows `[start, stop)` fit in one record batch; False also if this is not certain."""
     columns = (column.slice(start, stop - start) for column in table.columns)
     return all(column.num_chunks <= 1 or column.nbytes <= MOST_BYTES for column in columns)
 

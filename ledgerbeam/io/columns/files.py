@@ -104,7 +104,7 @@ class ColumnFiles:
         return found
 
     def close(self) -> None:
-        """Close the files and drop the row groups; a later read opens them again."""
+        """Close the files and drop the row groups in memory; a later read opens the files again."""
         for reader in list(self._readers.values()):
             reader.close()
         self.held.clear()
@@ -146,7 +146,7 @@ def _format_of(url: str) -> ColumnFormat:
 
 
 def _turns(groups: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Divide `groups` into pieces of at most `most` different groups; yield start and end of each. 0: no limit."""
+    """Yield start and end of consecutive pieces of `groups` with at most `most` different row groups. 0: no limit."""
     if not most or len(np.unique(groups)) <= most:
         yield 0, len(groups)
         return

@@ -128,7 +128,7 @@ class _Floats(_Leaf):
 
 
 class _Nanoseconds(int):
-    """Nanoseconds: of a duration, since 1970 or since midnight, for values that are no whole microseconds."""
+    """A duration, or a time since 1970 or midnight, in nanoseconds: for a value with digits below a microsecond."""
 
 
 class _Instants(_Leaf):
@@ -154,7 +154,7 @@ class _Times(_Leaf):
 
 
 def _in_units(values: Sequence[Any], kind: pa.DataType, micros: pa.DataType, plain: type) -> pa.Array:
-    """Return an array of times in the unit of a type."""
+    """Return `plain` and `_Nanoseconds` values as an array of the type `kind`; `micros` is `kind` in microseconds."""
     if all(value is None or type(value) is plain for value in values):
         return pa.array(values, micros, from_pandas=False).cast(kind)
     if kind.unit != "ns":

@@ -1,8 +1,8 @@
-"""Parse the footers and the heads of pages of Parquet files, and find the decoded sizes of columns.
+"""Parse the footers and page headers of Parquet files, and find the decoded sizes of columns.
 
 pyarrow parses footers too, but its accessors for columns crash the process if a damaged footer is inconsistent. Its
-reads of the data do not crash. The footer counts encoded bytes. A page of runs, or of indices into a dictionary, can
-have thousands of times more bytes when it is decoded. So the sizes are found before pyarrow decodes the pages.
+reads of the data do not crash. The footer counts encoded bytes. A page of run-length encoded values, or of indices into
+a dictionary, can be decoded to thousands of times more bytes. So the sizes are found before pyarrow decodes the pages.
 
 Sources: the specification of the Thrift compact protocol, `parquet.thrift` and the document Encodings of the format.
 """
@@ -53,14 +53,14 @@ def has_dictionary(chunk: Chunk) -> bool:
 
 
 def has_prefixes(chunk: Chunk) -> bool:
-    """Return whether some pages of a column store a text as a prefix of the previous text and the rest."""
+    """Return whether some pages of a column store texts without the prefix that each shares with the one before."""
     return _PREFIXES in chunk.encodings
 
 
 def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> DecodedChunk:
-    """Return the decoded size of a column of a row group. Raises ValueError if the head of a page is not valid.
+    """Return the decoded size of a column of a row group. Raises ValueError if a page header is not valid.
 
-    If values from a dictionary have certainly at most `enough` bytes in all, their size is only an upper bound.
+    If a rough upper bound of the bytes of values from a dictionary is at most `enough`, their indices are not read.
     """
     size = in_dictionary = largest = 0
     dictionary: tuple[int, _PageHead] | None = None
@@ -98,7 +98,7 @@ def dictionary_size(data: bytes | memoryview, chunk: Chunk) -> int:
 
 
 def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
-    """Yield the pages of a column, each with the position of its data."""
+    """Yield the position of the data and the header of each page of a column."""
     at, stop, values = chunk.start, chunk.start + chunk.size, 0
     while at < stop and values < chunk.values:
         size = _HEAD
@@ -112,7 +112,7 @@ def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
 
 
 def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[np.int64]:
-    """Return the length of each text in a dictionary, in bytes; if it is not known, the length of all texts as one."""
+    """Return the bytes of each text in a dictionary; the bytes of all as one number if it cannot be decompressed."""
     if (plain := _decompressed(data, page.plain_size, codec)) is None:
         return np.array([page.plain_size])
     if (found := _lengths_by_zeros(plain)) is None:
@@ -129,8 +129,8 @@ def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[n
 def _lengths_by_zeros(plain: bytes | memoryview) -> NDArray[np.int64] | None:
     """Return the lengths of texts, each stored after its length; None if they must be read one by one.
 
-    In most dictionaries, two bytes of 0 are the end of a length. The result is checked: each text must end where the
-    next length starts.
+    Most texts are shorter than 64 KiB, so a length, which has 4 bytes, ends with two bytes of 0. The result is checked:
+    each text must end where the next length starts.
     """
     letters = np.frombuffer(plain, np.uint8)
     zeros = np.flatnonzero(letters == 0)
@@ -146,7 +146,7 @@ def _lengths_by_zeros(plain: bytes | memoryview) -> NDArray[np.int64] | None:
 
 
 def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) -> int:
-    """Return an upper bound of the size of the texts of `values` indices. `found`: their bytes, None if damaged."""
+    """Return an upper bound of the bytes of `values` texts. `found`: their encoded indices, None if damaged."""
     most = values * int(lengths.max(initial=0))
     if not found or not 0 < found[0] <= _MOST_WIDTH:
         return most
@@ -171,7 +171,7 @@ def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) ->
 
 
 def _values_of(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _PageHead) -> bytes | None:
-    """Return the encoded values of a page of data, without its levels; None if it is damaged."""
+    """Return the encoded values of a data page, without repetition and definition levels; None if it is damaged."""
     levels = page.levels if page.kind == _DATA_PAGE_V2 else 0
     plain = _decompressed(
         read(at + levels, at + page.size), page.plain_size - levels, chunk.codec if page.is_compressed else 0
@@ -321,7 +321,7 @@ def parse_footer(data: bytes) -> Footer:
 
 
 def _parse_page(data: bytes) -> _PageHead | None:
-    """Parse the head of a page, at the start of `data`; None if `data` ends inside the head. Raises ValueError."""
+    """Parse the page header at the start of `data`; None if `data` ends inside the header. Raises ValueError."""
     found = _Fields(data)
     try:
         kind, plain_size, size, counts = -1, 0, 0, (0, 0, 0, True)

@@ -119,7 +119,7 @@ class ParquetReader(GroupedRows):
         return super().__getstate__() | {"_metadata": None, "_footer": None, "_leaves": {}, "_cursor": None}
 
     def close(self) -> None:
-        """Close the source and drop the row groups; a later read opens it again."""
+        """Close the source and drop the row groups in memory; a later read opens the source again."""
         self._cursor = None
         super().close()
 
@@ -156,7 +156,7 @@ class ParquetReader(GroupedRows):
         ]
 
     def _plain_size(self, group: int) -> int:
-        """Return the decoded size of a row group according to the footer. Texts from dictionaries take more bytes."""
+        """Return the least decoded size of a row group, by the footer: it counts a text of a dictionary only once."""
         chunks = self._footer.groups[group].chunks
         return sum(
             max(chunks[number].plain_size, chunks[number].values * (leaf.width or 1))
@@ -164,7 +164,7 @@ class ParquetReader(GroupedRows):
         )
 
     def _check(self, metadata: Any) -> None:
-        """Compare the results of the two parsers of footers, and the rows of the file with those of its row groups."""
+        """Raise SourceError unless `metadata` of pyarrow fits the parsed footer, and the row groups have all rows."""
         footer = self._footer
         if len(footer.groups) != metadata.num_row_groups or footer.rows != metadata.num_rows:
             raise self._damaged(
@@ -241,7 +241,7 @@ class ParquetReader(GroupedRows):
             yield pa.Table.from_batches([part]).select(names)
 
     def _opened(self, file: PlacedFile, *, words: Sequence[str] = (), buffer_size: int = 0) -> Any:
-        """Open the file, so that the columns with the paths `words` are read as dictionaries."""
+        """Open the file. Columns whose paths are in `words` will be read as dictionaries."""
         return pq.ParquetFile(
             file,
             metadata=self._metadata,
@@ -282,7 +282,7 @@ class ParquetReader(GroupedRows):
         return _Cursor(group, batches)
 
     def _require_rows(self, group: int) -> None:
-        """Raise SourceError if the rows of a row group that is read in parts are too large, on average."""
+        """Raise SourceError if the average row of a row group that is read in parts is too large when decoded."""
         found, stored = self._footer.groups[group], self._groups[group].size
         for number, leaf in self._leaves.items():
             size = max(found.chunks[number].plain_size, found.chunks[number].values * (leaf.width or 1)) // found.rows
@@ -293,8 +293,8 @@ class ParquetReader(GroupedRows):
     def _long_words(self, file: PlacedFile, group: int, numbers: Iterable[int], *, in_parts: bool) -> list[str]:
         """Return the paths of the columns to read as dictionaries, because they would be too large as plain texts.
 
-        `file` has all bytes of the columns `numbers`. If the row group is read `in_parts`, only a page must fit.
-        SourceError: a column is too large in any case.
+        `file` has all bytes of the columns `numbers`. SourceError: a column, or with `in_parts` a page, is too large
+        even without its values from dictionaries.
         """
         chunks, stored = self._footer.groups[group].chunks, self._groups[group].size
         found: dict[int, DecodedChunk] = {}
@@ -328,7 +328,7 @@ class ParquetReader(GroupedRows):
             yield table if table.column_names == names else table.select(names)
 
     def _check_int96(self, file: PlacedFile, number: int, table: pa.Table) -> None:
-        """Compare 96-bit timestamps with their values in microseconds, since values in nanoseconds may overflow."""
+        """Raise SourceError if 96-bit timestamps, read as nanoseconds and as microseconds, differ: some overflowed."""
         opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
         other = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
         if not table.cast(other.schema, safe=False).equals(other):

@@ -220,7 +220,7 @@ class GroupedRows(ABC):
         return _joined(parts)
 
     def _limit(self, rows: str, taken: Mapping[int, int]) -> DecodedLimit:
-        """Return the limit of the decoded bytes of rows; `taken` is the number of rows of each row group."""
+        """Return the limit of the decoded bytes of `rows`, as messages name them; `taken` counts them by row group."""
         stored = sum(self._groups[group].size * count // self._groups[group].rows for group, count in taken.items())
         return DecodedLimit(f"{self.url}: {rows}", stored)
 
@@ -291,7 +291,7 @@ class GroupedRows(ABC):
         return self.read_raw(number, number + 1)[0].data
 
     def close(self) -> None:
-        """Close the source and drop the row groups; a later read opens it again."""
+        """Close the source and drop the row groups in memory; a later read opens the source again."""
         self.held.clear()
         self._content.close()
 
@@ -400,7 +400,7 @@ def _sliced(table: pa.Table, rows: list[int]) -> pa.Table:
 
 
 def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:
-    """Return a copy of rows, which does not keep the whole table in memory; None if it is too slow or not possible."""
+    """Return a copy of rows, which does not keep the table in memory; None for one row (too slow) and string views."""
     if len(rows) == 1:
         return None
     try:

@@ -44,7 +44,7 @@ _ROWS, _COMPLETE = "rows", "complete"
 
 @dataclass(frozen=True)
 class JobSchema:
-    """The schemas of the outputs of a job."""
+    """The schemas of the outputs of a job: the main schema, of records without a route, and those of its routes."""
 
     by_route: Mapping[str, pa.Schema]  # the schema of each route; the empty name is for records without a route
     is_of_all: bool = False  # whether other routes have the schema of records without a route
@@ -177,7 +177,7 @@ def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker |
 
 
 def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Table:
-    """Return records as the table to write. A table of one of the schemas is unchanged; others get the main schema."""
+    """Return records as a table of the main schema; a table that already has one of the schemas is unchanged."""
     if (
         isinstance(records, pa.Table)
         and isinstance(schemas, JobSchema)
@@ -221,7 +221,7 @@ def _difference(one: pa.Schema, other: pa.Schema) -> str:
 
 
 def _parameters(schema: pa.Schema) -> dict[str, Any]:
-    """Return a schema as nested parameters. A column with more than a type is JSON text, with its keys in order."""
+    """Return a schema as nested parameters. JSON objects of columns are text, which keeps the order of their keys."""
     found = schema_json(schema)
     columns: dict[str, Any] = found.pop("columns")
     texts = {name: part if isinstance(part, str) else json.dumps(part) for name, part in columns.items()}

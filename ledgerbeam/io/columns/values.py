@@ -190,7 +190,7 @@ def _is_special(kind: pa.DataType) -> bool:
 
 
 def _spans(array: pa.Array) -> list[Any]:
-    """Return lists, cut from their items by offsets, since `flatten` can fail for items of extension types."""
+    """Return an array of lists as Python lists; without `flatten`, which can fail for items of extension types."""
     ends = array.offsets.to_pylist()
     first = ends[0] if ends else 0
     flat = _values(array.values.slice(first, ends[-1] - first if ends else 0))
@@ -199,7 +199,7 @@ def _spans(array: pa.Array) -> list[Any]:
 
 
 def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
-    """Divide the values of all non-null lists by the lengths of the lists."""
+    """Return the lists of an array as Python lists. `flat` has the items of all lists, one after the other."""
     from_lists: list[Any] = []
     start = 0
     lengths = (
@@ -238,7 +238,7 @@ def _times(array: pa.Array) -> list[Any]:
 
 
 def _instant(value: Any, nanoseconds: int) -> str:
-    """Return a time as text with three more digits."""
+    """Return a time as text in ISO 8601 with nine digits of a second; the last three are `nanoseconds`."""
     text = value.isoformat(timespec="microseconds")
     place = text.index(".") + 7
     return f"{text[:place]}{nanoseconds:03d}{text[place:]}"
