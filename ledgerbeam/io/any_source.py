@@ -265,9 +265,9 @@ def build_index(
 def seek_points_of(
     url: str, index: str, offsets: Offsets, options: Options | None = None, listed: FileInfo | None = None
 ) -> tuple[str, bytes] | None:
-    """Return URL and content of the seek points of a gzip file with these offsets; None for any other file.
+    """Return the URL and the content of the seek points of a gzip file, given URL and offsets of its index; else None.
 
-    Publish the seek points before the index. UsageError: gzip needs the extra `seekable`, which is not installed.
+    Publish them before the index, which is invalid without them. UsageError: the extra `seekable` is missing.
     """
     if (compression := split_compression(url).compression) is None or compression.name != "gzip":
         return None

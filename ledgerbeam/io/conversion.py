@@ -31,7 +31,7 @@ def to_json(record: Any) -> list[Any]:
 
 
 def to_sample(record: Any) -> list[Any]:
-    """Return a record as a sample; or as a mapping of extension to bytes, whose key is made from its position.
+    """Return a record as a `Sample`; without a ``__key__`` as `{"json": bytes}`, whose key comes from its position.
 
     RecordError: a JSON value with a ``__key__`` has a value that its extension cannot have.
     """

@@ -3,8 +3,7 @@
 Types of columns that JSON lacks have one form each: bytes are `{"__base64__": ...}`, decimals are strings, and dates,
 times and periods are strings in ISO 8601.
 
-orjson reads integers beyond 64 bits as floats, and writes NaN and infinities as null. The checks for both cost next to
-nothing for ordinary data.
+orjson reads integers beyond 64 bits as floats, and writes NaN and infinities as null. Fast checks detect both.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def holds_wide(data: bytes) -> bool:
 
 
 def _has_run(part: bytes) -> bool:
-    """Return whether there are 19 consecutive digits. Runs of 2, 4, 8, 16 and then 19 digits are searched."""
+    """Return whether there are 19 consecutive digits. An integer of fewer digits always fits in 64 bits."""
     runs = np.frombuffer(part, np.uint8) - np.uint8(ord("0")) < 10
     for further in (1, 2, 4, 8, len(_RUN) - 16):
         runs = runs[:-further] & runs[further:]

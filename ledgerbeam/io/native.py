@@ -56,7 +56,7 @@ class Compiled(Protocol):
         """Read samples of a tar archive, and check that each one is whole; perhaps fewer than requested.
 
         `bounds` has three numbers for each sample: the first byte of the previous sample, its own first byte, and its
-        end, where the next header is. `kind` is a dict of extension to content, with a `key`. With `by_stem`, names are
+        end, where the next header is. `kind` is the class `Sample`, a dict with a `key`. With `by_stem`, names are
         split at the last dot if a sample has two members with equal names up to this dot, else at the first dot.
 
         Reading ends when the samples have `most` bytes. It also ends before a sample that Python must read: with more
@@ -78,9 +78,8 @@ class Compiled(Protocol):
     ) -> tuple[list[bytes], bool]:
         """Read the lines `[starts[i], stops[i])` of a file from `i = first` on; check that a newline precedes each.
 
-        Return the lines, and whether they may have integers beyond 64 bits. Reading ends when they have `most` bytes.
-        It also ends before a range that is not one whole line, or has more than 8 MiB: a damaged offset can have any
-        value.
+        Return the lines, each with the newline before it unless it starts at byte 0, and whether they may have integers
+        beyond 64 bits. Reading ends at `most` bytes, or before a range that is not one line or has more than 8 MiB.
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:

@@ -91,7 +91,7 @@ class WarcFormat(RecordFormat):
         return record_bytes(record)
 
     def stream_advice(self, compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
-        """Return a warning if the first member of a gzip archive has more than its first record.
+        """Return a warning if the first gzip member of an archive has more than the first record.
 
         Crawlers compress each record separately. An archive that is compressed as one stream is read by one worker.
         """
@@ -167,7 +167,7 @@ def decoded_payload(record: Mapping[str, Any]) -> bytes:
 
 
 def _content_end(data: bytes, start: int, base: int) -> int:
-    """Return the end of the content of the record at `data[start]`; `data` starts at `base`. -1: not known yet."""
+    """Return where the content of the record at `data[start]` ends; `data` starts at `base`. -1: headers are incomplete."""
     if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
         raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
     line = data.find(b"\n", start)

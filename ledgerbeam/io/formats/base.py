@@ -1,7 +1,6 @@
 """Base classes of formats with an index of offsets, and the search for the ends of records.
 
-A new format derives from `RecordFormat` and defines a name, suffixes and three methods; docs/own-format.md has an
-example.
+A new format derives from `RecordFormat` and defines a name, suffixes and three methods: see docs/own-format.md.
 """
 
 from __future__ import annotations
@@ -162,8 +161,7 @@ class RecordFormat(IndexedFormat, ABC):
     def bounds(self, data: bytes) -> list[int]:
         """Return the start of each record in some bytes, and the end of the last one.
 
-        Bytes after the last end are a record if the format allows it. If the bytes cannot be records, the result is
-        `[0]`.
+        Bytes after the last end are a record if the format allows it. If the bytes are no records, return `[0]`.
         """
         try:
             found = [0, *(int(end) for ends in self.find_ends([data]) for end in ends)]
@@ -295,7 +293,7 @@ class _RecordReader(IndexedRecords[Any]):
         return data, base
 
     def _is_open_ended(self, data: bytes) -> bool:
-        """Return whether the last record in `data` has no end. Only the last record of the source may have none."""
+        """Return whether the last record in `data` lacks its end (a newline), as only the last of a source may."""
         if not self.format.ends_with_source:
             return False
         last = 0
@@ -333,6 +331,7 @@ def record_ends(
 ) -> Iterator[Offsets]:
     """Find the ends of the records of a source, block by block.
 
+    With `ends_with_source`, the end of the source also ends a record, such as a last line without newline.
     ArchiveError: the source is cut off in a record. RecordError: a record is damaged, or has more bytes than `most`.
     """
     found = _Progress(blocks, url, most)
@@ -421,7 +420,7 @@ def _ends_before_damage(find_ends: FindEnds, data: bytes) -> list[int]:
 
 
 def require_size(offsets: Offsets, url: str, record: int, most: int) -> None:
-    """Raise RecordError if a record of a compressed source has more bytes than `most`."""
+    """Raise RecordError if a record of a compressed source has over `most` bytes; `record`: number of the first."""
     lengths = np.diff(offsets)
     if len(lengths) and int(lengths.max()) > most:
         at = int(lengths.argmax())

@@ -103,7 +103,7 @@ class IndexFile:
         return _restore, (self.url, self.options, self.source, self._reader.listed)
 
     def as_listed(self, listed: FileInfo) -> IndexFile:
-        """Return the index with the version that was listed with its source: reads of another version fail."""
+        """Return this index with its version `listed`, found with the source. Reads of other versions raise errors."""
         found = IndexFile(self.url, self.options, source=self.source)
         found._reader = RangeReader(self.url, self.options, listed=listed)
         return found
@@ -205,7 +205,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Return three columns. `entries` has three offsets for each record, as bytes; for two offsets, the first is 0."""
+    """Return offsets as three columns. Each entry is the bytes of three offsets, or of two: then the first is 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
@@ -365,7 +365,7 @@ class IndexLocation:
 
 
 def _is_created(url: str, data: bytes, options: Options | None) -> bool:
-    """Create an object unless it exists. Return whether it was created; False also if the store has no such request."""
+    """Create an object unless it exists, and return whether it was created. False for stores that cannot do this."""
     if is_local(url):
         return False
     require_atomic(url)

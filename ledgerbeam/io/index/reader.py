@@ -323,7 +323,7 @@ class IndexedRecords(ABC, Generic[_T]):
     ) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
         """Return for some records their numbers, offsets and ends, and the offsets of the previous records.
 
-        The first few records are looked up without loading the index.
+        The index is loaded once the calls have asked for more than a small share of its records.
         """
         if self._offsets is None:
             self._looked_up += len(indices)

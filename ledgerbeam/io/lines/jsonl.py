@@ -208,7 +208,7 @@ class JsonlReader(IndexedRecords[Any]):
         )
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
-        """Raise IndexMismatchError unless `line` is the last line of the source, and lacks only its newline."""
+        """Raise IndexMismatchError unless `line` is the source's last, without newline. `before`: its previous byte."""
         stop = start + len(line)
         if before not in (b"", _NEWLINE):
             raise self.index.mismatch(

@@ -159,7 +159,7 @@ def _objects(data: bytes) -> int | None:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type with which the parser reads a column; None if it cannot. JSON text has the type null."""
+    """Return the type with which the parser reads a column; None if it cannot. Of JSON text it reads only nulls."""
     if is_json(kind):
         return pa.null()
     if isinstance(kind, pa.StructType):

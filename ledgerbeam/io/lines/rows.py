@@ -40,7 +40,7 @@ class ByteRows(Sequence[bytes]):
 
     @classmethod
     def consecutive(cls, data: bytes, ends: NDArray[np.int64], *, first: int = 0, gap: int = 0) -> Self:
-        """Return rows that follow each other from `first` on. `ends` has the end of each row and its `gap`."""
+        """Return adjacent rows, the first from byte `first` on. `gap` bytes before each end are no part of a row."""
         starts = np.concatenate([np.array([first], np.int64), ends[:-1]])[: len(ends)]
         return cls((data,), starts, ends - starts - gap)
 

@@ -181,7 +181,7 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
 
 
 def _list_local(pattern: Pattern, size: int, is_wanted: Callable[[str], bool]) -> Iterator[Page]:
-    """Walk folders; for their states see `below`. An entry that is not a file is an error if `is_wanted` is true."""
+    """Walk folders that may have matches. A match that is not a file is an error if `is_wanted(path)` is true."""
     waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, START)]
     last = len(pattern.parts) - 1
     while waiting:

@@ -344,7 +344,7 @@ def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int
 
 
 def below(parts: Sequence[Part], states: frozenset[int], name: str, *, linked: bool = False) -> frozenset[int]:
-    """Return the states of a subfolder; empty if nothing in it can match."""
+    """Return the states (see `with_skipped`) of a subfolder; empty if nothing in it can match."""
     reached = set()
     for level in states:
         if parts[level].any_depth:

@@ -74,7 +74,7 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
 
 def import_client(scheme: str) -> None:
-    """Import the client of a store before processes are forked, unless it starts threads. No instance is created."""
+    """Import the client of a store, so that forked processes need not. A client that starts threads is not imported."""
     if store_named(scheme).imports_quietly:
         import tenacity  # noqa: F401, PLC0415 - of each call
 
@@ -88,7 +88,7 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
     Time-outs, broken connections and 5xx responses are retried, up to `ATTEMPTS` attempts in all, after exponential,
     jittered pauses or after the time that the server names. Every other error is final at once.
 
-    StorageError: the call failed; the cause is kept. See `storage_error` for its subclasses.
+    StorageError: the call failed; the message names the URL and `doing`, such as "read". See `storage_error`.
     """
     try:
         policy = retrying().copy(before_sleep=lambda tries: _warn_of_retry(tries, url, doing))

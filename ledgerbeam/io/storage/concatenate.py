@@ -104,7 +104,7 @@ def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
 
 
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
-    """Plan the parts of the joined sources, in order. Each part except the last has at least `least` bytes.
+    """Plan the parts of the multipart upload, in order. Each part except the last has at least `least` bytes.
 
     A part of one piece can be copied by the server, and has at most `most` bytes; `most` is at least twice `least`. A
     part of several pieces has at most `least` bytes.
@@ -135,7 +135,8 @@ def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_
 def copied(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
     """Join objects for which `can_copy` is true inside the store. The target appears when the body ends without error.
 
-    Sources, or ends of sources, that are too small for a part pass through memory (5 MiB at a time up to 45 GB in all).
+    Sources, or ends of sources, that are too small to be copied as a part of the upload are read and written: in parts
+    of 5 MiB, or larger ones if the target has more than 45 GB.
     """
     store = filesystem(target, options)
     bucket, key, _ = store.split_path(target)

@@ -105,7 +105,7 @@ class OtherVersionError(Exception):
 
 
 def takes_conditions(url: str) -> bool:
-    """Return whether a read of a listed version needs no extra request. A local file is checked when it is opened."""
+    """Return whether reads of a source check its listed version without another request, as for a local file."""
     return is_local(url) or store_of(url).api is not None
 
 
@@ -266,10 +266,9 @@ def require_ranges(url: str, options: Options | None = None) -> None:
 def read_from_beginning(
     url: str, options: Options | None, bounds: tuple[int, int], size: int, listed: FileInfo | None
 ) -> Iterator[bytes]:
-    """Read a part of a file of a web server without ranges, in one response. The bytes before the part are discarded.
+    """Yield the range `bounds` of a file in blocks of at most `size` bytes, from a web server without byte ranges.
 
-    After a broken connection the file is requested again.
-
+    One response has the whole file. Bytes before the range are discarded. A broken connection causes a new request.
     ChangedSourceError: the file changed since it was listed, or while it was read; also StorageError.
     """
     from fsspec import asyn  # noqa: PLC0415

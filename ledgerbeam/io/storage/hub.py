@@ -83,9 +83,9 @@ class HubFileSystem(HfFileSystem):
 
 
 def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> str:
-    """Return the version that the responses to a read name, from the Hub to the store of the content.
+    """Return the version of a file from the headers of the responses to a read, `hops`.
 
-    The response of the Hub is tried first, since the store behind the Hub has its own ETags.
+    The first one is of the Hub, and is tried first. The last one may be of the store behind it, with its own ETags.
     """
     names = ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag")
     for name in names:

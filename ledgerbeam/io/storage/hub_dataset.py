@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a commit: its size, and a hash of its content: SHA-256 in large file storage, else the Git hash."""
+    """A file of a commit: its size, and the hash of its content (SHA-256 in large file storage, else the Git hash)."""
 
     size: int
     version: str

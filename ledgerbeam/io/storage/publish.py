@@ -45,7 +45,7 @@ _counter = itertools.count()
 
 
 class _Together(threading.local):
-    """Pending outputs of a thread inside `publishing_together`: path, content, earliest time. Outside of it, None."""
+    """Unpublished outputs of a thread in `publishing_together`: path, content, `not_before_ns`. None outside of it."""
 
     outputs: list[tuple[str, bytes, int]] | None = None
 
@@ -230,7 +230,7 @@ def _sync_together(outputs: Sequence[_LocalOutput]) -> None:
 
 
 def _sync_threads() -> ThreadPoolExecutor:
-    """Return the threads of this process that sync, not the parent's."""
+    """Return the threads that sync. Each process has its own, since threads do not survive a fork."""
     found = _syncing.get(os.getpid())
     # If two threads create a pool, the later pool is unused and has started no thread.
     return _syncing.setdefault(os.getpid(), ThreadPoolExecutor(_SYNCS, "ledgerbeam-sync")) if found is None else found

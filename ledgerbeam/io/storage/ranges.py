@@ -204,12 +204,13 @@ class RangeReader:
     def iterate_lines(
         self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]
     ) -> Iterator[tuple[list[bytes], bool]]:
-        """Read lines of a local source, each with the newline before it, some at a time.
+        """Read lines of a local source, some at a time.
 
         Yields:
-            Lists of lines, in the requested order, and whether there may be integers beyond 64 bits in them. The
-            iterator ends, perhaps at once, before the first range that `iterate_many` should read: without the compiled
-            module, in a remote source, if a range is not one line, or if many ranges are close together.
+            Lists of lines, in the requested order, and whether there may be integers beyond 64 bits in them. Each line
+            includes the newline before it, unless it starts at byte 0. The iterator ends, perhaps at once, before the
+            first range that `iterate_many` should read: without the compiled module, in a remote source, if a range is
+            not one line, or if many ranges are close together.
         """
         if native.compiled is None:
             return

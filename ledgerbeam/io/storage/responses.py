@@ -261,10 +261,9 @@ def _missing_repository(error: BaseException) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error.
+    """Return the first line of an error, since an error of Azure continues with the whole response.
 
-    An error of Azure continues with the whole response. Errors of fsspec for web servers, and of uploads to the Hub,
-    hide their cause.
+    An error of fsspec for web servers, or of an upload to the Hub, hides its cause; the line is then of the cause.
     """
     while type(error) in (FileNotFoundError, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
@@ -286,7 +285,7 @@ def byte_range(start: int | None, stop: int | None) -> str | None:
 
 
 def require_range(url: str, wanted: str | None, status: int, headers: Mapping[str, str], remedy: str) -> None:
-    """Raise StorageError if a response has another range than `wanted`; None for the whole file."""
+    """Raise StorageError if a response has another range than `wanted`; no check for None, the whole file."""
     if wanted and not (status == _PARTIAL and _is_range(wanted, headers.get("Content-Range", ""))):
         raise StorageError(no_ranges_message(url, wanted, status, remedy))
 

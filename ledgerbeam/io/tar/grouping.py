@@ -38,8 +38,7 @@ def split_stem(name: str) -> tuple[str, str]:
 def split_key(name: str) -> tuple[str, str] | None:
     """Split a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
 
-    The extension keeps its case. None for names that belong to no sample: hidden files, names without a dot, and names
-    whose first part is `__x__`.
+    The extension keeps its case. None for a name of no sample: hidden, without a dot, or its first part is `__x__`.
     """
     length = _key_length(name)
     return (name[:length], name[length + 1 :]) if length else None

@@ -56,7 +56,7 @@ def padded(size: int) -> int:
 
 
 def checksum(block: bytes) -> int:
-    """Return the checksum that the header should contain, modulo 65521."""
+    """Return the checksum that the header should contain, modulo 65521, since `zlib.adler32` computes it so."""
     total = zlib.adler32(block[156:], zlib.adler32(block[:148])) & 0xFFFF  # its lower half is 1 + the sum
     return (total + 255) % _ADLER  # the field itself counts as 8 spaces
 

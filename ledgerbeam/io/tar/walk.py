@@ -130,7 +130,7 @@ class _StoredHeaders:
 
 
 class _Blocks:
-    """A block of an archive that moves forward; the next blocks are read in advance."""
+    """The current block of an archive, for reads from front to back. The next blocks are read in advance."""
 
     def __init__(self, reader: RangeReader, step: int, ahead: int) -> None:
         self.step = step
