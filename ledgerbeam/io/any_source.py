@@ -145,8 +145,8 @@ def open_any(
         indexed: True for random access, which needs an index that fits, or a format without indexes. False for a stream
             of all records. None for random access if possible, else a stream.
         configured: Formats with options, such as ``TarFormat(group="key")``.
-        index_root: Mirrored tree of indexes, as for `index_source` and ``ledgerbeam index``.
-        index_rule: Names of sources in the mirrored tree: by scheme and path, or as in lhotse.
+        index_root: Folder of all indexes, as for `index_source` and ``ledgerbeam index``; None: beside the sources.
+        index_rule: Paths of indexes in this folder: by scheme and path of the source, or as in lhotse.
 
     Returns:
         A `Reader`, or a `RecordStream`. `is_indexed` distinguishes them, and `why` of a stream is its reason.
@@ -198,8 +198,8 @@ def index_source(
 
     Args:
         url: The source; or the folder of a Shar dataset, whose shards all get an index.
-        index_root: Mirrored tree of indexes; None puts the index beside the source.
-        index_rule: Names of sources in the mirrored tree: by scheme and path, or as in lhotse.
+        index_root: Folder of all indexes; None puts the index beside the source.
+        index_rule: Paths of indexes in this folder: by scheme and path of the source, or as in lhotse.
         configured: Formats with options, such as ``TarFormat(group="key")``.
         force: Whether to replace an index that fits, or any other file with its name.
 

@@ -173,7 +173,7 @@ def require_finite(value: Any, rule: NanRule = "refuse") -> int:
 
 
 def _with_wide(value: Any) -> Any:
-    """Return a value with integers beyond 64 bits as fragments of JSON; the same object if it has none."""
+    """Return a value with integers beyond 64 bits as `orjson.Fragment`; the same object if it has none."""
     if isinstance(value, int):
         if _SIGNED_LOW <= value <= _UNSIGNED_HIGH:
             return value

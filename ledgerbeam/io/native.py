@@ -111,7 +111,7 @@ class Compiled(Protocol):
     def join_rows(
         self, buffers: tuple[bytes, ...], starts: _Rows, lengths: _Rows, before: bytes, after: bytes, /
     ) -> bytes:
-        """Return the rows of a `ByteRows` one after the other, each between two constants.
+        """Return the rows of a `ByteRows` one after the other, each between the bytes `before` and `after`.
 
         `ValueError`: a row is outside of its buffer.
         """

@@ -167,7 +167,7 @@ def decoded_payload(record: Mapping[str, Any]) -> bytes:
 
 
 def _content_end(data: bytes, start: int, base: int) -> int:
-    """Return where the content of the record at `data[start]` ends; `data` starts at `base`. -1: headers are incomplete."""
+    """Return where the content of the record at `data[start]` ends; `data` starts at `base`. -1: headers incomplete."""
     if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
         raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
     line = data.find(b"\n", start)

@@ -215,7 +215,7 @@ def _parse_batch(data: bytes) -> _BatchHead:
 
 
 def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
-    """Return the decompressed size of each buffer. `starts` has the first 8 bytes of each, or a shorter buffer."""
+    """Return the decompressed size of each buffer, from its first 8 bytes in `starts`; a shorter buffer is plain."""
     if not batch.is_compressed:
         return [size for _, size in batch.buffers]
     found = []

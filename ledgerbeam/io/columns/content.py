@@ -304,7 +304,7 @@ def _sizes(array: Any) -> NDArray[np.int64]:
 
 
 def _filled(array: pa.Array, value: int) -> NDArray[Any]:
-    """Return integers as an array, with a value in place of nulls. Only nulls make pyarrow import pandas, if installed."""
+    """Return integers as an array, with a value in place of nulls. Only with nulls may pyarrow import pandas."""
     return (array.fill_null(value) if array.null_count else array).to_numpy(zero_copy_only=False)
 
 

@@ -269,7 +269,7 @@ def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
 
 
 def _field_json(field: pa.Field) -> Any:
-    """Return a field without its name as JSON: the name of its type, or an object with more."""
+    """Return a field without its name as JSON: the name of its type, or an object if it has more properties."""
     metadata = dict(field.metadata or {})
     found = _type_json(field.type)
     if found == _JSON_TEXT:

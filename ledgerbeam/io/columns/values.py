@@ -144,7 +144,7 @@ def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Return an array as Python values, from pyarrow unless it would return other values for the type."""
+    """Return an array as values of records. `to_pylist` of pyarrow returns others for some types (`_is_special`)."""
     kind = array.type
     if not _is_special(kind):
         return array.to_pylist()

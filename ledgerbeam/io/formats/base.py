@@ -170,7 +170,7 @@ class RecordFormat(IndexedFormat, ABC):
         return [*found, len(data)] if found[-1] < len(data) and self.ends_with_source else found
 
     def decode_all(self, data: bytes, bounds: Sequence[int], url: str, record: int, start: int) -> list[Any]:
-        """Decode consecutive records: `bounds` of `data`, which starts at byte `start` of the source.
+        """Decode consecutive records. `bounds`: their starts in `data`, and the last end; `data` starts at `start`.
 
         Raises:
             RecordError: A record cannot be decoded. The message has its number and its byte range.

@@ -336,7 +336,7 @@ def json_value(record: Any) -> Any:
 class HeldGroups:
     """Cache of decoded row groups of one file, or of several files whose readers share it.
 
-    It has no lock, since a fork could copy it locked. Each step is atomic, and a lost row group is read again. A
+    It has no lock, since a fork could copy it locked. Each step is atomic; a row group lost in a race is read again. A
     pickled cache is empty. The `least` most recently used row groups stay in the cache at any size. With `least=0`,
     only the last used row group stays, and readers read a very large row group in parts, without the cache.
     """

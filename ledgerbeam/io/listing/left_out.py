@@ -32,8 +32,9 @@ class OwnFiles:
 class Sieve:
     """Removes the files that a job writes from the pages of a listing, and counts them in `left_out`.
 
-    An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
-    output folder, only files that look like outputs of the job are left out.
+    If the output folder is below the folder before the first wildcard of a pattern, all of it is left out; so is the
+    folder of the ledger. If the sources are in or below the output folder, only files that look like outputs of the job
+    are left out. Folders of marks, and of rejected records unless a pattern names one, are left out too.
 
     UsageError: a pattern without wildcards names a file that the job writes.
     """
@@ -91,7 +92,7 @@ class Sieve:
 def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that tests whether one of `patterns` matches a path, given relative to a folder.
 
-    Patterns whose fixed part is outside the folder match nothing, and plain names match nothing.
+    Names without wildcards match nothing. Nor do patterns whose path before the first wildcard is outside the folder.
     """
     found: list[tuple[str, re.Pattern[str]]] = []
     for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):

@@ -171,7 +171,7 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
 
     With `plain_if_file`, wildcards are literal if a local file of exactly this name exists.
 
-    UsageError: the scheme or the bucket of a URL varies, or `canonical_pattern` refuses the name.
+    UsageError: the scheme or the bucket of a URL has wildcards, or `canonical_pattern` refuses the name.
     """
     text = canonical_pattern(pattern)
     if store_of(text).api == "http" and _QUERY.search(text):
@@ -216,7 +216,7 @@ def fixed_part(pattern: str) -> str:
     It is a canonical URL without trailing slash (`/` for the root): `/d` for `/d/x*/y.jsonl`, `s3://b` for
     `s3://b/{u,v}/*.tar`, and for a plain name its folder (for a bucket `s3://b` itself).
 
-    UsageError: the scheme or the bucket of a URL varies.
+    UsageError: the scheme or the bucket of a URL has wildcards or braces.
     """
     return _fixed(canonical_pattern(pattern))
 

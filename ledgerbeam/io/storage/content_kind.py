@@ -160,7 +160,7 @@ def require_compressed(head: bytes, url: str, name: str) -> None:
 
 
 def require_columns(head: bytes, url: str, magic: bytes) -> None:
-    """Raise SourceError if a file that does not end as a file of columns is a file of another known kind."""
+    """Raise SourceError if a file without `magic` at its end has no `magic` at its start, and is of a known kind."""
     kind, suffix = kind_of(head) or ("", "")
     if head and not kind and not head.startswith(magic) and b"\0" not in head:
         page = _json_fault(head)
