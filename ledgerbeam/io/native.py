@@ -47,7 +47,7 @@ class Compiled(Protocol):
         """Find the start of each sample, as `grouping.group_key` does; `regular` is true for members that are files.
 
         `starts`, as long as `names`, is filled with the number of each sample's first member. Return the number of
-        samples; None for cases that Python handles: more than 32 members in a sample, a repeated or unusual name.
+        samples; None if Python must do it: over 32 members, a repeated name, an extension not in lower-case ASCII.
         """
 
     def read_samples(

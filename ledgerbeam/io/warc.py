@@ -272,7 +272,7 @@ def _gzip(data: bytes) -> bytes:
 
 
 def _deflate(data: bytes) -> bytes:
-    """Decompress zlib data; some servers leave out its header, and browsers accept that."""
+    """Decompress zlib data, also without its header, which some servers leave out. Browsers accept both."""
     try:
         return _frames(data, zlib.decompressobj)
     except zlib.error:

@@ -199,7 +199,7 @@ def parse_footer(data: bytes) -> tuple[list[Block], list[Block]]:
 
 
 def _parse_batch(data: bytes) -> _BatchHead:
-    """Parse the metadata of a record batch or a dictionary, with its length before it. Raises ValueError."""
+    """Parse the metadata of a record batch or a dictionary; `data` starts with its length. Raises ValueError."""
     try:
         at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
         message = _Table.root(data[at:])
@@ -228,8 +228,7 @@ def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     """Return the number of buffers of a column in a record batch.
 
-    `variadic` has the number of data buffers of each string or binary view from this column on. The numbers of this
-    column are removed.
+    `variadic` has the number of data buffers of each string or binary view from this column on; its own are removed.
     ValueError: the type is nested too deeply, or a number is missing.
     """
     if depth > _DEEPEST:

@@ -1,7 +1,7 @@
 """The bytes of a columnar file for pyarrow, and the limit of rows that are decoded at once.
 
-A few bytes of a file can become many when they are decoded. A dictionary stores a text once for all rows that have it,
-and views and runs refer to the same bytes repeatedly. So the size of such columns is found before they are decoded.
+A few bytes of a file can become many when they are decoded. A dictionary stores a text once for all rows that have it;
+string views and run-end encoding reuse bytes too. So the size of such columns is found before they are decoded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def first_read(size: int) -> int:
 
 
 class Content(Protocol):
-    """Positional reads of a source; `RangeReader` is one."""
+    """Positional reads of a source, as `RangeReader` implements them."""
 
     @property
     def size(self) -> int:
@@ -45,7 +45,7 @@ class Content(Protocol):
         """Read exactly the bytes `[start, stop)`."""
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int], *, gap: int | None = None) -> list[bytes]:
-        """Read many ranges; neighbours share a request."""
+        """Read many ranges. Ranges at most `gap` bytes apart share a request."""
 
     def close(self) -> None:
         """Close open files. The next read opens them again."""

@@ -72,7 +72,7 @@ class ColumnFileFormat(ABC):
 
 @dataclass(frozen=True)
 class ParquetFormat(ColumnFileFormat):
-    """Parquet files. The other arguments are described in `ColumnFileFormat`.
+    """Parquet files. `ColumnFileFormat` describes the other arguments.
 
     Attributes:
         page_bytes: Approximate size of a page before compression.

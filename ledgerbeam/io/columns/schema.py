@@ -44,7 +44,7 @@ _ROWS, _COMPLETE = "rows", "complete"
 
 @dataclass(frozen=True)
 class JobSchema:
-    """The schemas of the outputs of a job: the main schema, of records without a route, and those of its routes."""
+    """The schemas of the outputs of a job: the main schema, for records without a route, and one for each route."""
 
     by_route: Mapping[str, pa.Schema]  # the schema of each route; the empty name is for records without a route
     is_of_all: bool = False  # whether other routes have the schema of records without a route
@@ -362,7 +362,7 @@ def _other_json(kind: pa.DataType) -> dict[str, Any]:
 
 
 def _named_json(field: pa.Field, usual: str) -> Any:
-    """Return a field inside another one as JSON, with its name if it is not the usual one."""
+    """Return a field of a list or map as JSON, with its name if it is not `usual`, such as `element`."""
     found = _field_json(field)
     if field.name == usual:
         return found

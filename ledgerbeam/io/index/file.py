@@ -205,7 +205,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Return offsets as three columns. Each entry is the bytes of three offsets, or of two: then the first is 0."""
+    """Return previous offset, offset and end of each record as arrays, from their bytes; no previous offset means 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
@@ -218,7 +218,7 @@ def _restore(url: str, options: Options | None, source: str, listed: FileInfo | 
 class RecordLayout:
     """Checks the positions of records in a source: one record after the other, from the first byte to the last.
 
-    A format with other positions has a subclass. A layout has no state.
+    A format with other rules has a subclass. One object checks any number of sources.
     """
 
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
@@ -365,7 +365,7 @@ class IndexLocation:
 
 
 def _is_created(url: str, data: bytes, options: Options | None) -> bool:
-    """Create an object unless it exists, and return whether it was created. False for stores that cannot do this."""
+    """Create an object unless it exists; return whether it was created. Local files, and stores without this: False."""
     if is_local(url):
         return False
     require_atomic(url)

@@ -33,7 +33,7 @@ def line_ends(block: bytes | memoryview, base: int) -> Offsets:
 
 
 def count_lines(data: bytes) -> int:
-    """Return the number of lines, including a last line without newline. For long data, NumPy is 4 times as fast."""
+    """Return the number of lines, also of a last one without newline. NumPy counts 4 times as fast as `bytes.count`."""
     if len(data) < _FEW:
         ends = data.count(b"\n")
     else:

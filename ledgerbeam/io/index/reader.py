@@ -51,7 +51,7 @@ def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> li
 
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
-    """Return the number from 0 of a record, whose number may be negative, as in a list. IndexError: no such record."""
+    """Return the number of a record, from 0; a negative `index` counts from the end. IndexError: no such record."""
     number = operator.index(index)
     if not -count <= number < count:
         raise IndexError(f"{url}: there is no {kind} {index}; it has {count}")
@@ -135,7 +135,7 @@ class NumberedRecords(ABC, Generic[_T]):
         return self._read(list(range(start, stop)))
 
     def _number(self, index: int) -> int:
-        """Return the number of a record from 0; a negative number counts from the end."""
+        """Return the number of a record, from 0; a negative `index` counts from the end."""
         return number_of(index, len(self), self.url)
 
 
@@ -323,7 +323,7 @@ class IndexedRecords(ABC, Generic[_T]):
     ) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
         """Return for some records their numbers, offsets and ends, and the offsets of the previous records.
 
-        The index is loaded once the calls have asked for more than a small share of its records.
+        The index is loaded once the calls have asked for more than 1 in 256 records.
         """
         if self._offsets is None:
             self._looked_up += len(indices)
@@ -347,7 +347,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return record, entries[record], entries[record + 1]
 
     def _numbers(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of records from 0; negative numbers count from the end."""
+        """Return the numbers of records, from 0; negative `indices` count from the end."""
         return numbers_of(indices, self._count, self.url)
 
     @abstractmethod

@@ -38,7 +38,7 @@ class FieldTexts:
 def find_field(lines: ByteRows, name: str) -> FieldTexts | None:
     """Find the values of a field; ``a.b`` is the field b of the object a. The last of several equal names counts.
 
-    Return None if a line is unusual, may be invalid, or has a field named ``a.b``: then all lines must be decoded.
+    Return None without compiled code, for unusual or invalid lines, or a field named ``a.b``: decode all lines then.
     """
     parts = name.split(".")
     found = _find(lines, name)

@@ -32,9 +32,9 @@ class OwnFiles:
 class Sieve:
     """Removes the files that a job writes from the pages of a listing, and counts them in `left_out`.
 
-    If the output folder is below the folder before the first wildcard of a pattern, all of it is left out; so is the
-    folder of the ledger. If the sources are in or below the output folder, only files that look like outputs of the job
-    are left out. Folders of marks, and of rejected records unless a pattern names one, are left out too.
+    If the output folder, or the folder of the ledger, is below the path before the first wildcard of a pattern, all of
+    it is left out. If the sources are in or below the output folder, only files that look like outputs of the job are
+    left out. Folders of marks, and of rejected records unless a pattern names one, are left out too.
 
     UsageError: a pattern without wildcards names a file that the job writes.
     """

@@ -169,7 +169,7 @@ class HubDataset:
 
 
 def _sent(operation: CommitOperationAdd) -> str | None:
-    """Return the SHA-256 of content that was uploaded, which the client then drops; None if it was not uploaded."""
+    """Return the SHA-256 of content that the client uploaded, and then dropped; None if it did not upload it."""
     is_sent = operation.path_or_fileobj == b"" and operation.upload_info.size > 0
     return str(operation.upload_info.sha256.hex()) if is_sent else None
 

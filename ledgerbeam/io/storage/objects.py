@@ -1,4 +1,4 @@
-"""Folders of whole objects on any store. Nearly all objects are created once and never changed."""
+"""Folders of objects that are read and written as a whole. Nearly all objects are created once and never changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # characters that XML
 
 
 class ObjectFolder:
-    """A folder of whole objects below one URL. Picklable, thread-safe and fork-safe."""
+    """A folder of objects, which are read and written as a whole. Picklable, thread-safe and fork-safe."""
 
     def __init__(self, url: str, options: Options | None = None) -> None:
         canonical = canonical_url(url)

@@ -152,7 +152,7 @@ class RangeReader:
     def iterate_many(
         self, starts: Positions, stops: Positions, *, gap: int | None = None, max_request: int = _MAX_REQUEST
     ) -> Iterator[bytes]:
-        """Read many ranges as `read_many` does; local ones lazily."""
+        """Yield the bytes of many ranges in order; local ranges are read lazily. See `read_many`."""
         bounds = np.array([starts, stops], np.int64)
         if len(wrong := np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))):
             raise self._meaningless(*bounds[:, wrong[0]].tolist())
@@ -324,7 +324,7 @@ class RangeReader:
 
 
 def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
-    """Return for each range except the first whether it is read together with the previous range."""
+    """Return for each range except the first whether it is at most `gap` bytes after the previous range."""
     ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
     filled = stops > starts  # an empty range may lie anywhere
     return ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + starts.dtype.type(gap))

@@ -297,7 +297,7 @@ class TarBlocks:
 
 
 def _following(read: _Read, url: str, known: Taken | None, place: int | None, count: int) -> Members:
-    """Return up to `count` members from offset `place` on; none if it is None. `known`: the decoded sample there."""
+    """Return up to `count` members from offset `place` on; none if it is None. `known`: a decoded sample at `place`."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):

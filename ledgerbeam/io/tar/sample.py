@@ -210,7 +210,7 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
 
 
 def _with_holes(stored: bytes) -> bytes:
-    """Return the content of a sparse member, given its headers and stored bytes, with the help of tarfile."""
+    """Return the content of a sparse member, with zeros in its holes, from its headers and stored bytes."""
     with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
         member = tar.getmembers()[0]
         if member.size > MOST_EXPANSION * len(stored):

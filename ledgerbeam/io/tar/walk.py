@@ -259,7 +259,7 @@ class _Walk:
             self._decide()
 
     def _decide(self) -> None:
-        """Report the mean distance of headers to the source of headers, once for every few members."""
+        """Pass the mean distance of headers to `HeaderSource.moved`, to choose how to read, after every few members."""
         count = len(self._names) - self._seen
         if count >= self._next_decision:
             self._source.moved((self._position - self._seen_at) / count, self._small / count)
