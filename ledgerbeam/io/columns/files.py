@@ -90,7 +90,7 @@ class ColumnFiles:
 
         Raises:
             IndexError: A number is out of range.
-            RecordError: A record cannot be decoded; also SourceError.
+            RecordError: A record cannot be decoded. A SourceError: the file is damaged.
         """
         numbers = numbers_of(indices, len(self), repr(self))
         groups = self._group_ends.searchsorted(numbers, "right")

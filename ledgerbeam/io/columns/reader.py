@@ -158,7 +158,7 @@ class GroupedRows(ABC):
 
         Raises:
             IndexError: A number is out of range.
-            RecordError: A record cannot be decoded; also SourceError.
+            RecordError: A record cannot be decoded. A SourceError: the file is damaged.
         """
         ends = self._load()
         numbers = numbers_of(indices, len(self), self.url)

@@ -11,8 +11,8 @@ The schemas are decided before the job starts, and are part of its identity.
      "keys": "exact",
      "metadata": {"author": "..."}}
 
-Types have the names that pyarrow prints, or its aliases. `json` is JSON text; `values` describes `"null": "absent"` and
-`"keys": "exact"`.
+Types have the names that pyarrow prints, or its aliases. `json` is JSON text. The module `values` describes
+`"null": "absent"` and `"keys": "exact"`.
 """
 
 from __future__ import annotations

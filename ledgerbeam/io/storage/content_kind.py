@@ -136,7 +136,7 @@ def require_lines(head: bytes, url: str) -> None:
 
 
 def require_head(url: str, options: Options | None, listed: FileInfo | None, name: str) -> None:
-    """Check the first bytes of a file that cannot be read as its format; see `require_kind`."""
+    """After a failed read: raise SourceError if the first bytes show content of another kind; see `require_kind`."""
     with RangeReader(url, options, listed=listed) as reader:
         require_kind(reader.read(0, min(HEAD, reader.size)), reader.url, name)
 

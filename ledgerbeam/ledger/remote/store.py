@@ -230,8 +230,8 @@ class RemoteStore(LmdbStore):
     ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
         """Apply a segment to the sidecar and create its object, or do neither. Refused leaves are left out.
 
-        Nothing is recorded if `change` returns None. Without a number, the segment has the number of the run
-        that this store records for, or the greatest number. Returns the result of `apply.apply_segment`.
+        Nothing is recorded if `change` returns None. Without a number, the segment has the number of this store's
+        run, or without a run the greatest number in the sidecar. Returns the result of `apply.apply_segment`.
         """
         self._require_writable()
         at = round(time.time(), 6)

@@ -283,7 +283,7 @@ class SharedTime:
         return measured
 
     def measure(self) -> None:
-        """Compute the share of the measured calls in the time of the body so far."""
+        """Set the share of the time of the `with` body that was not spent in the measured calls so far."""
         lasted = self._spent()[0] - self._before[0]
         self._share = max(0.0, 1 - self._called / lasted) if lasted > 0 else 0.0
 

@@ -193,7 +193,7 @@ class _StarJob(GatherJob, RunsJob):
         return PairsJob(output=self.pairs_folder, ledger=stage_ledger(self.cluster, PAIRS), **values)
 
     def stars(self) -> StarsJob:
-        """Return the first job of this class: it makes stars of the pairs."""
+        """Return the job before the rounds: it turns each tree of pairs into a star around its least document."""
         return StarsJob(**self._values(STARS))
 
     def turn(self, number: int) -> RunsJob:
