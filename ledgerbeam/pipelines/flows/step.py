@@ -243,7 +243,12 @@ def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: P
     """Raise UsageError for an unknown key, or for a value of a wrong type."""
     for key, value in options.items():
         if key in RUN_OPTIONS:
-            place.refuse(key, "no such key", value, "a step of a flow cannot have this option")
+            place.refuse(
+                key,
+                "no such key",
+                value,
+                "a step cannot have it; for the options of a whole flow see ledgerbeam run --help",
+            )
         if key in COMMANDS.values():
             place.refuse(key, "no such key", value, "give it as the value of the command")
         if key not in hints:
