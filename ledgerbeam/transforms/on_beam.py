@@ -38,7 +38,7 @@ class ChainTransform(ChainStep, beam.PTransform[Any, Any]):
         if self.begins:
             elements |= beam.Impulse()
         for label, part in self.parts():
-            elements |= label >> _primitive(part)
+            elements |= _label(label) >> _primitive(part)
         return elements
 
 
@@ -70,7 +70,7 @@ def apply_steps(pipeline: beam.Pipeline, steps: Sequence[ChainStep]) -> None:
     """Apply all steps of a chain to a pipeline."""
     elements: Any = pipeline
     for step in steps:
-        elements |= type(step).__name__ >> _StepTransform(step)
+        elements |= _label(type(step).__name__) >> _StepTransform(step)
 
 
 class ChainDoFn(beam.DoFn):
@@ -181,6 +181,18 @@ class Scatter(scatter.ScatterStep, WriteTasks):
 
 class CommitTasks(commit.CommitStep, ChainTransform):
     pass
+
+
+_TRANSFORMS = (MatchSources, Gather, SkipCompleted, PlanTasks, PlanIndexes, BuildIndexes, ReadTasks)
+_LABELS = {
+    kind.__bases__[0].__name__: kind.__name__
+    for kind in (*_TRANSFORMS, ProcessTask, ProcessBatch, WriteTasks, Scatter, CommitTasks)
+}
+
+
+def _label(step: str) -> str:
+    """Return the label of a step in consoles of runners: the name of its transform, if it has one."""
+    return _LABELS.get(step, step)
 
 
 def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
