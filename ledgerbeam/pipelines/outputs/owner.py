@@ -60,7 +60,7 @@ class OutputOwner:
         self._output = str(spec.output)
         self._folder = ObjectFolder(self._output, spec.storage_options)
         require_own_folder(f"{self._output}/{MARKS_FOLDER}")
-        self._marks = self._read_marks()
+        self._marks = _read_marks(self._folder)
 
     def check(self, store: LedgerStore | None) -> None:
         """Raise an error if the folder is not this ledger's and the user has not chosen a treatment; change nothing.
@@ -134,8 +134,8 @@ class OutputOwner:
     def _overtaken(self, store: LedgerStore, name: str) -> str | None:
         """Return the problem if another job has claimed the folder since the check. Call it after writing the mark."""
         # Two new ledgers that claim the folder at the same time see each other's mark, and both stop.
-        if set(self._mark_names()) - {name} - self._marks.keys():
-            self._marks = {other: mark for other, mark in self._read_marks().items() if other != name}
+        if set(_mark_names(self._folder)) - {name} - self._marks.keys():
+            self._marks = {other: mark for other, mark in _read_marks(self._folder).items() if other != name}
             return self._of_another(self._marks)
         around = note_nested(self._output, store.ledger_id(), self._spec.storage_options)
         # One output folder can be inside the other's. Shards that the outer job wrote before the note are found here;
@@ -277,12 +277,6 @@ class OutputOwner:
     def _a_shard(self) -> str | None:
         return next(self.shards(), None)
 
-    def _mark_names(self) -> list[str]:
-        return _mark_names_in(self._folder)
-
-    def _read_marks(self) -> dict[str, Mapping[str, Any]]:
-        return _marks_in(self._folder, self._mark_names())
-
     def _mark(self, store: LedgerStore, run: str) -> dict[str, Any]:
         spec, base = self._spec, self._spec.sources().base
         return {
@@ -319,16 +313,16 @@ def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]
 
 def owners_of(folder: str, options: Options) -> list[str]:
     """Return the URLs of the ledgers that have marked an output folder, sorted."""
-    objects = ObjectFolder(folder, options)
-    marks = _marks_in(objects, _mark_names_in(objects)).values()
+    marks = _read_marks(ObjectFolder(folder, options)).values()
     return sorted({_text(mark, "url") for mark in marks if isinstance(mark.get("url"), str)})
 
 
-def _mark_names_in(folder: ObjectFolder) -> list[str]:
+def _mark_names(folder: ObjectFolder) -> list[str]:
     return [name for name in folder.names(MARKS_FOLDER) if name.endswith(".json")]
 
 
-def _marks_in(folder: ObjectFolder, names: list[str]) -> dict[str, Mapping[str, Any]]:
+def _read_marks(folder: ObjectFolder) -> dict[str, Mapping[str, Any]]:
+    names = _mark_names(folder)
     found = zip(names, folder.read(names), strict=True)
     return {name: _parsed(data) for name, data in found if data is not None}
 
