@@ -26,6 +26,10 @@ from typing import ClassVar, Never
 
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+# Largest freed buffer that the allocator reuses, in bytes. Its default is 32 MiB. The system clears each new page: this
+# took a tenth of the time of a sort in tasks of 64 MB.
+_LARGEST_KEPT = 1 << 30
 
 # Encoding of a number: the length of a request, a process id, or a status. A negative status is a signal number.
 NUMBER = struct.Struct(">q")
@@ -237,6 +241,9 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         libc.prctl(_PR_SET_NAME, name.encode())
+        if hasattr(libc, "mallopt"):  # the allocator of glibc
+            libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+            libc.mallopt(_M_TRIM_THRESHOLD, _LARGEST_KEPT)
         if os.getppid() != parent:
             os._exit(1)
         status = body()
