@@ -7,11 +7,8 @@ Records that are connected by pairs form a tree. A forest (`Forest`) holds the t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
-from operator import itemgetter
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -65,38 +62,70 @@ class FindDuplicates:
         """Return the task with the duplicates."""
         gathered: GatheredRecords = task.records
         try:
-            found = [gathered.place(run, number) for run, number in _duplicates(gathered)]
-            for url, number in Counter(url for url, _ in found).items():
-                stats.top(BY_SOURCE, without_secrets(url), number)
+            found = list(_duplicates(gathered))
+            if not found:
+                return NoneTask(task)
+            runs, numbers = (np.concatenate([getattr(rows, name) for rows in found]) for name in ("runs", "numbers"))
+            urls, files = _files_of(gathered, runs, numbers)
         except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
-        if not found:
-            return NoneTask(task)
+        numbers &= _LOWER
+        for url, number in zip(urls, np.bincount(files).tolist(), strict=True):
+            stats.top(BY_SOURCE, without_secrets(url), number)
+        names: list[Any] = urls if self.as_rows else list(map(file_key, urls))
+        ranks = {name: rank for rank, name in enumerate(sorted(set(names)))}
+        order = np.lexsort((numbers, np.array(list(map(ranks.__getitem__, names)))[files]))
+        files, numbers = files[order], numbers[order]
         if self.as_rows:
-            rows = [{"source": as_unicode(url), "record": number} for url, number in sorted(found)]
-            return task.replace(records=rows)
-        keyed = sorted((file_key(url), number) for url, number in found)
-        numbers = np.array([number for _, number in keyed], np.uint64)
-        keys = ByteRows.of(key for key, _ in keyed)
-        return task.replace(records=ScatteredRecords(keys, numbers, ByteRows.of([b""] * len(keyed))))
+            each = zip(files.tolist(), numbers.tolist(), strict=True)
+            return task.replace(records=[{"source": as_unicode(urls[file]), "record": number} for file, number in each])
+        return task.replace(
+            records=ScatteredRecords(ByteRows.of(names).at(files), numbers, ByteRows.of([b""] * len(numbers)))
+        )
 
 
-def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
-    """Yield run file and number of each duplicate: another record of its key is better, or as good and earlier."""
-    rows = chain.from_iterable(part.rows() for part in gathered.merged())
-    for _, group in groupby(rows, itemgetter(0)):
-        best: tuple[bytes, int, int] | None = None
-        size = 0
-        for size, (_key, run, number, score) in enumerate(group, 1):  # noqa: B007 - counted
-            if best is None:
-                best = score, run, number
-            elif score < best[0]:  # records come in order, so the first of equal ones stays
-                yield best[1:]
-                best = score, run, number
-            else:
-                yield run, number
-        if size > 1:
-            stats.observe(GROUP_SIZE, size)
+def _duplicates(gathered: GatheredRecords) -> Iterator[HashRows]:
+    """Yield the duplicates: another record of their key is better, or as good and earlier."""
+    best: HashRows | None = None  # the best record of the last key of the previous block, and the key's records so far
+    size = 0
+    for rows in gathered.hashes(_ROWS):
+        if not len(rows):
+            continue
+        if best is not None:
+            rows = best.followed_by(rows)  # noqa: PLW2901
+        firsts = np.flatnonzero(rows.begin_groups())
+        sizes = np.diff(firsts, append=len(rows))
+        kept = firsts.copy()
+        if rows.payloads is not None:  # scores. Records come in order, so the first of equal ones stays
+            for group in np.flatnonzero(sizes > 1).tolist():
+                start = int(firsts[group])
+                kept[group] = min(range(start, start + int(sizes[group])), key=rows.payloads.__getitem__)
+        others = np.ones(len(rows), np.bool_)
+        others[kept] = False
+        sizes[0] += max(0, size - 1)  # the best record of the previous block stands for the others
+        _observe_sizes(sizes[:-1])
+        best, size = rows.at(kept[-1:]), int(sizes[-1])
+        if others.any():
+            yield rows.at(others)
+    _observe_sizes(np.array([size]))
+
+
+def _observe_sizes(sizes: NDArray[np.int64]) -> None:
+    for size in sizes[sizes > 1].tolist():
+        stats.observe(GROUP_SIZE, size)
+
+
+def _files_of(
+    gathered: GatheredRecords, runs: NDArray[np.uint32], numbers: NDArray[np.uint64]
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the URLs of the source files of records, and for each record the position of its file there.
+
+    A file of several tasks occurs several times.
+    """
+    # In a pack, the upper bits of a number name the file.
+    files, position = np.unique((runs.astype(np.uint64) << _SHIFT) | (numbers >> _SHIFT), return_inverse=True)
+    places = zip((files >> _SHIFT).tolist(), ((files & _LOWER) << _SHIFT).tolist(), strict=True)
+    return [gathered.place(run, number)[0] for run, number in places], position
 
 
 @dataclass(frozen=True)
@@ -285,11 +314,7 @@ def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64
     paired[firsts] = paired[later] = True
     places = np.cumsum(paired) - 1
     some = rows.at(paired)
-    # In a pack, the upper bits of a number name the file.
-    files, position = np.unique((some.runs.astype(np.uint64) << _SHIFT) | (some.numbers >> _SHIFT), return_inverse=True)
-    runs = (files >> _SHIFT).tolist()
-    of_run = (files & _LOWER) << _SHIFT
-    urls = [gathered.place(run, number)[0] for run, number in zip(runs, of_run.tolist(), strict=True)]
+    urls, position = _files_of(gathered, some.runs, some.numbers)
     encoded = [url.encode("utf-8", "surrogateescape") for url in urls]
     names, nodes = file_nodes(encoded, position, some.numbers & _LOWER)
     return span(names, nodes, places[later], places[firsts], some.payloads)
