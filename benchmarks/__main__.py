@@ -21,6 +21,7 @@ from benchmarks import (
     graphs,
     indexing,
     job,
+    keyed,
     ledger,
     loaders,
     megatron,
@@ -67,6 +68,7 @@ TABLES: dict[str, ModuleType] = {
     "columns": columns,
     "near": near,
     "sort": sorting,
+    "keyed": keyed,
 }
 
 SCALES = {
