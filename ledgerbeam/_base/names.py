@@ -22,6 +22,8 @@ ENDINGS_ROOM = 64
 `-0000000000-000000-000000.supervision.jsonl.idx` has 47."""
 
 REJECTS = "_rejects"  # subfolder of an output folder for rejected records
+DROPPED = "_dropped"  # subfolder for dropped records, of a job that stores them
+ASIDE = (REJECTS, DROPPED)  # in the place of a route, for outputs with the records that are not in a dataset
 _PART_BYTES = 255  # NAME_MAX of Linux
 _KEY_BYTES = 1024  # limit of S3 and GCS; Azure allows 1,024 characters
 _PATH_BYTES = 4096 - 1 - 64  # PATH_MAX of Linux, less the zero at its end and the affixes of a temporary file

@@ -11,7 +11,7 @@ from typing import Any
 from ledgerbeam.errors import CheckpointError, UsageError
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import State, field
-from ledgerbeam.iterators.shuffle import BufferedNode, Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.shuffle import BufferedNode, Pair, read_pairs, save_tokens
 from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, normalize_graph_token, save_chance
 
 
@@ -52,7 +52,6 @@ class BatchLimits:
         return (count * largest if self.padded else cost + own), largest
 
     def parameters(self) -> dict[str, Any]:
-        """Return the limits for checkpoints."""
         cost = None if self.cost is None else describe_function(self.cost)
         return {"max_records": self.max_records, "max_cost": self.max_cost, "cost": cost, "padded": self.padded}
 
@@ -92,6 +91,8 @@ class Batches(BatchingNode):
         UsageError: There is no limit, a limit is not positive, or `max_cost` has no `cost`.
     """
 
+    held = "held"
+
     def __init__(
         self,
         source: Any,
@@ -128,13 +129,7 @@ class Batches(BatchingNode):
         return {"held": self._saved or save_tokens(self._held, self, self.source)}
 
     def load_held(self, state: Mapping[str, Any]) -> None:
-        held = field(state, "held", self._name)
-        self._saved = split_tokens(held, self._shard) if state.get("of_all_shards") else list(held)
-        self._held = deque()
-
-    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
-        held = list(chain.from_iterable(field(state, "held", self._name) for state in states))
-        return {"held": held, "of_all_shards": True}
+        self._held, self._saved = deque(), self.own_part(state, field(state, self.held, self._name))
 
     def parameters(self) -> dict[str, Any]:
         return {**self.limits.parameters(), "drop_last": self.drop_last}
@@ -210,7 +205,11 @@ class Buckets(BatchingNode):
         self._empty()
 
     def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
-        self._rebuild()
+        if self._saved is not None:
+            saved, self._saved = self._saved, None
+            pairs = iter(read_pairs(list(chain.from_iterable(saved)), self.source))
+            self._buckets = [list(islice(pairs, len(bucket))) for bucket in saved]
+            self._costs = [float(sum(self.length(item) for _, item in bucket)) for bucket in self._buckets]
         source = self.source.pairs()
         while True:
             ended = not self._fill(source)
@@ -238,9 +237,7 @@ class Buckets(BatchingNode):
         if len(held) != len(self.boundaries) + 1:
             raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load a state of this graph")
         self._empty()
-        self._saved = [
-            split_tokens(bucket, self._shard) if state.get("of_all_shards") else list(bucket) for bucket in held
-        ]
+        self._saved = [self.own_part(state, bucket) for bucket in held]
         self._chance = load_chance(field(state, "chance", self._name), self._name)
 
     def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
@@ -256,14 +253,6 @@ class Buckets(BatchingNode):
         self._buckets = [[] for _ in range(len(self.boundaries) + 1)]
         self._costs = [0.0] * len(self._buckets)
         self._saved = None
-
-    def _rebuild(self) -> None:
-        if self._saved is None:
-            return
-        saved, self._saved = self._saved, None
-        pairs = iter(read_pairs(list(chain.from_iterable(saved)), self.source))
-        self._buckets = [list(islice(pairs, len(bucket))) for bucket in saved]
-        self._costs = [float(sum(self.length(item) for _, item in bucket)) for bucket in self._buckets]
 
     def _fill(self, source: Iterator[Pair]) -> bool:
         """Fill the buffer; return whether the source may have more."""

@@ -86,7 +86,6 @@ class StagedNode(LabelledNode):
         return stage
 
     def child_of(self, stage: int) -> IteratorNode:
-        """Return the child of a stage."""
         return self.child_at(self.label_of(stage), self._epoch)[0]
 
     def places_of(self, stage: int) -> int:
@@ -399,11 +398,6 @@ class GlobalShuffle(OrderedNode):
         return self._bytes
 
     has_constant_time_access = True
-
-    def begin(self, epoch: int) -> None:
-        super().begin(epoch)
-        for source in self.sources:
-            source.begin(epoch)
 
     def divide(self, shard: int, shards: int) -> None:
         self._shard = shard, shards  # the sources are only read by place, so they are not divided

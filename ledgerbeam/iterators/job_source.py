@@ -108,7 +108,16 @@ class GraphSource:
                 f"{self.reference}: expected a graph or a function that returns one, found {type(found).__name__}"
             ) from None
         if graph.positions is None:
-            raise UnsupportedShapeError(f"{self.reference}: {_why_no_places(graph)}")
+            # The lowest node without places, because of which the nodes above have none.
+            node = next(
+                n for n in walk(graph) if n.positions is None and all(c.positions is not None for c in n.children)
+            )
+            raise UnsupportedShapeError(
+                f"{self.reference}: {node!r} has no fixed number of places before it is read, so a pass cannot be "
+                "divided into tasks; use GlobalShuffle instead of Shuffle, IndexedManifest instead of Jsonl and "
+                "Manifest, and Repeat with `times`. Put Filter, Flatten and Repeat above a Mux or a Slice, not below "
+                "it. Make batches later, when the shards of the job are read"
+            )
         return graph
 
     def urls(self) -> list[str]:
@@ -174,7 +183,8 @@ class GraphPass(SourceKind):
             try:
                 with watch:
                     items = graph.read_span(start, stop, epoch)
-                    if _are_apart(items):
+                    changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
+                    if len(set(changeable)) == len(changeable):  # no mutable object occurs twice
                         return items
                     # Copy the items of each place before a function of the graph changes them for the next place.
                     places = (graph.read_span(place, place + 1, epoch) for place in range(start, stop))
@@ -212,12 +222,6 @@ class _OpenedPass:
         """Do nothing: the graph stays open for all passes."""
 
 
-def _are_apart(items: list[Any]) -> bool:
-    """Return whether no mutable object occurs twice in a list."""
-    changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
-    return len(set(changeable)) == len(changeable)
-
-
 def _version(graph: IteratorNode) -> str:
     try:
         described = orjson.dumps(graph.identity(), option=orjson.OPT_SORT_KEYS)
@@ -252,14 +256,3 @@ def _with_url(described: Any) -> Iterator[dict[str, Any]]:
     if isinstance(described, list):
         for value in described:
             yield from _with_url(value)
-
-
-def _why_no_places(graph: IteratorNode) -> str:
-    """Return a message that names the lowest node without places, because of which the nodes above have none."""
-    node = next(n for n in walk(graph) if n.positions is None and all(c.positions is not None for c in n.children))
-    return (
-        f"{node!r} has no fixed number of places before it is read, so a pass cannot be divided into tasks; use "
-        "GlobalShuffle instead of Shuffle, IndexedManifest instead of Jsonl and Manifest, and Repeat with `times`. Put "
-        "Filter, Flatten and Repeat above a Mux or a Slice, not below it. Make batches later, when the shards of the "
-        "job are read"
-    )

@@ -180,7 +180,7 @@ class OrderedNode(IteratorNode):
         self._view = first, step
 
     def begin(self, epoch: int) -> None:
-        self._epoch = epoch
+        super().begin(epoch)
         self._done, self._todo = 0, None
 
     def finish(self) -> None:

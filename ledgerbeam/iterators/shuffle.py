@@ -30,6 +30,7 @@ class BufferedNode(Transform):
     the position. The remaining items of such a pass cannot be divided among another number of shards.
     """
 
+    held: str  # name of the held tokens in a state
     _yielded = 0
 
     @property
@@ -52,9 +53,15 @@ class BufferedNode(Transform):
     def load_held(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `save_held` or `merge_held`."""
 
-    @abstractmethod
     def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
-        """Merge the states of the held items of all shards."""
+        """Merge the states of the held items of all shards: the lists of their tokens, one after the other."""
+        tokens = list(chain.from_iterable(field(state, self.held, self._name) for state in states))
+        return {self.held: tokens, "of_all_shards": True}
+
+    def own_part(self, state: Mapping[str, Any], tokens: Sequence[Token]) -> list[Token]:
+        """Return the tokens in a state that this shard loads: all of them, or its part of those of all shards."""
+        shard, shards = self._shard
+        return list(tokens[shard::shards] if state.get("of_all_shards") else tokens)
 
     def pairs(self) -> Iterator[Pair]:
         return self._replayed_pairs() if self._is_replayed else self.buffered_pairs()
@@ -104,6 +111,8 @@ class Shuffle(BufferedNode):
         UsageError: The buffer is smaller than 1.
     """
 
+    held = "buffer"
+
     def __init__(self, source: Any, buffer_size: int = 10_000, *, seed: int = 0) -> None:
         super().__init__(source)
         if buffer_size < 1:
@@ -143,16 +152,13 @@ class Shuffle(BufferedNode):
         return {"buffer": tokens, "filled": self._filled, "chance": save_chance(self._chance)}
 
     def load_held(self, state: Mapping[str, Any]) -> None:
-        tokens = field(state, "buffer", self._name)
-        self._saved = split_tokens(tokens, self._shard) if state.get("of_all_shards") else list(tokens)
+        self._saved = self.own_part(state, field(state, self.held, self._name))
         self._buffer, self._drained = [], 0
         self._filled = field(state, "filled", self._name)
         self._chance = load_chance(field(state, "chance", self._name), self._name)
 
     def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
-        tokens = list(chain.from_iterable(field(state, "buffer", self._name) for state in states))
-        chance = field(states[0], "chance", self._name)
-        return {"buffer": tokens, "of_all_shards": True, "filled": True, "chance": chance}
+        return {**super().merge_held(states), "filled": True, "chance": field(states[0], "chance", self._name)}
 
     def parameters(self) -> dict[str, Any]:
         return {"buffer_size": self.buffer_size, "seed": self.seed}
@@ -167,7 +173,9 @@ class Shuffle(BufferedNode):
             if len(buffer) < size:
                 second = next(source, None)
                 buffer.extend([] if second is None else [second])
-            pair = self._swap(pair)
+            if buffer:
+                place = below(self._chance, len(buffer))
+                pair, buffer[place] = buffer[place], pair
             if len(buffer) < size:
                 buffer.append(pair)
                 continue
@@ -189,13 +197,6 @@ class Shuffle(BufferedNode):
             given, buffer[place] = buffer[place], pair
             yield given
 
-    def _swap(self, pair: Pair) -> Pair:
-        if not self._buffer:
-            return pair
-        place = below(self._chance, len(self._buffer))
-        given, self._buffer[place] = self._buffer[place], pair
-        return given
-
 
 def save_tokens(pairs: Iterable[Pair], owner: IteratorNode, source: IteratorNode) -> list[Token]:
     """Return the tokens of buffered items. Raises CheckpointError if the source cannot rebuild one of them."""
@@ -210,8 +211,3 @@ def read_pairs(tokens: Sequence[Token], source: IteratorNode) -> list[Pair]:
     """Read buffered items again from their tokens."""
     known = [normalize_graph_token(token) for token in tokens]
     return list(zip(known, source.read_many(known), strict=True)) if known else []
-
-
-def split_tokens(tokens: Sequence[Token], shard: tuple[int, int]) -> list[Token]:
-    """Return the tokens of one shard (its number, number of shards) from the merged tokens of all shards."""
-    return list(tokens[shard[0] :: shard[1]])

@@ -92,7 +92,6 @@ class Manifest(Jsonl):
         return not is_pipe(self.url)
 
     def records(self) -> Iterator[Any]:
-        """Read the source from its start. ChangedSourceError: it changed after the first pass or the first state."""
         return stream_records(self.url, self.options, self._listed())
 
     def _listed(self) -> FileInfo | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import FunctionError, UsageError
@@ -11,7 +11,7 @@ from ledgerbeam.iterators.chain import read_grouped
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import ItemTransform, Positions, State, Transform, field
 from ledgerbeam.iterators.ordered import count_places
-from ledgerbeam.iterators.shuffle import BufferedNode, split_tokens
+from ledgerbeam.iterators.shuffle import BufferedNode
 from ledgerbeam.iterators.tokens import MISSING, Token, item_chance, normalize_graph_token, pair_token
 
 
@@ -198,6 +198,7 @@ class Flatten(BufferedNode):
         self._open: list[tuple[Token | None, int]] = []
 
     is_single = False
+    held = "open"
 
     @property
     def positions(self) -> int | None:
@@ -229,13 +230,8 @@ class Flatten(BufferedNode):
         return {"open": [[outer, given] for outer, given in self._open]}
 
     def load_held(self, state: Mapping[str, Any]) -> None:
-        found = field(state, "open", self._name)
-        mine = split_tokens(found, self._shard) if state.get("of_all_shards") else found
+        mine = self.own_part(state, field(state, self.held, self._name))
         self._open = [(normalize_graph_token(outer), given) for outer, given in mine]
-
-    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
-        begun = list(chain.from_iterable(field(state, "open", self._name) for state in states))
-        return {"open": begun, "of_all_shards": True}
 
     def _pieces(self, outer: Token | None, item: Any, given: int) -> Iterator[tuple[Token | None, Any]]:
         waiting = self._open[1:] if given or self._open else []

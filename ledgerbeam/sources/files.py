@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, recognize
 from ledgerbeam.io.formats.format import StreamAdvisor, StreamedRecords, StreamSpan, is_columnar
-from ledgerbeam.io.formats.registry import FileType, formats, require_formats
+from ledgerbeam.io.formats.registry import FileType, formats, require_no_columns
 from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, scan_stream, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes, is_outdated
 from ledgerbeam.io.index.reader import RawRecord
@@ -116,7 +116,11 @@ class FileSources:
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # few endings for millions of names
-        require_formats(by_ending.values(), self.formats, self.columns, by_position=by_position)
+        for url in by_ending.values():
+            found = recognize(url, self.formats)
+            _ = found.by_position() if by_position else found.readable()
+            if found.columns() is None:
+                require_no_columns(url, self.columns)
         for url in by_ending.values():
             self.reading.require(self.type_of(url).format, url)
 
@@ -249,8 +253,8 @@ class _OffsetFile(SourceKind):
     cut_waits = True
 
     def open(self, source: Source) -> Opened:
-        """Open a file whose index was checked by `cut`."""
-        return _OpenedFile(self.sources.open_file(source), self.type.by_position(), self.sources.reading)
+        reader, kind, form = self.sources.open_file(source), self.type.by_position(), self.sources.reading
+        return _OpenedFile(reader, partial(form.span, kind, reader), fetches=form.fetches(kind, reader))
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
@@ -259,9 +263,6 @@ class _OffsetFile(SourceKind):
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
             yield _WatchedStream(reader, kind, watch, self.sources.reading)
-
-    def _takes_ranges(self, source: Source) -> bool:
-        return takes_ranges(source.url, self.sources.storage_options)
 
     def _cut_stream(self, source: Source, found: StreamedRecords, limits: TaskLimits) -> Cut:
         """Divide a file into spans of the records that one pass over it has found."""
@@ -287,7 +288,7 @@ class IndexedFile(_OffsetFile):
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, which is built if necessary."""
         source = with_file_marks(source, self.sources.storage_options)
-        if self.type.by_offsets().is_streamable and not self._takes_ranges(source):
+        if self.type.by_offsets().is_streamable and not takes_ranges(source.url, self.sources.storage_options):
             return self._cut_stream(source, self.sources.scan(source), limits)
         return Cut(source, plan_spans(self.sources.load_index(source, changed=changed), **limits._asdict()))
 
@@ -304,17 +305,12 @@ class CompressedFile(_OffsetFile):
             return Cut(source, plan_spans(offsets, **limits._asdict()))
         found = self.sources.scan(source)
         cut = self._cut_stream(source, found, limits)
-        if len(cut.spans) > 1:
-            self._advise(source, int(found.offsets[1]))
-        return cut
-
-    def _advise(self, source: Source, first: int) -> None:
-        """Warn that only one worker can read a file, if its format has advice. `first` is the size of record 0."""
         kind, compression = self.type.format, self.type.compression
-        if compression is not None and isinstance(kind, StreamAdvisor):
+        if len(cut.spans) > 1 and compression is not None and isinstance(kind, StreamAdvisor):
             listed, options = self.sources.found(source), self.sources.storage_options
-            if advice := kind.stream_advice(compression.name, listed, options, first):
+            if advice := kind.stream_advice(compression.name, listed, options, int(found.offsets[1])):
                 _log.warning("%s: %s", source.url, advice)
+        return cut
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or it does not fit."""
@@ -326,7 +322,7 @@ class CompressedFile(_OffsetFile):
                 found, load = _with_index(listed, index, self.sources.storage_options)
                 offsets = load()
                 kind.check_index(index, found)
-                return offsets if self._takes_ranges(source) else None
+                return offsets if takes_ranges(url, self.sources.storage_options) else None
         except (IndexNotFoundError, NotIndexableError):
             return None
         except IndexMismatchError as error:
@@ -351,7 +347,8 @@ class ColumnFile(SourceKind):
             return Cut(source, plan_rows(reader.groups, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
-        return _OpenedColumns(self.sources.open_columns(source, self.format), self.sources.reading)
+        reader = self.sources.open_columns(source, self.format)
+        return _OpenedFile(reader, partial(self.sources.reading.rows, reader))
 
 
 @dataclass(frozen=True)
@@ -370,38 +367,24 @@ class PackedFiles(SourceKind):
 
 
 class _OpenedFile:
-    def __init__(self, reader: Reader, kind: OffsetFormat, form: Form) -> None:
-        self.fetches = form.fetches(kind, reader)
-        self.read_span = partial(form.span, kind, reader)
-        self.read_each = partial(form.span, kind, reader, each=True)
-        self.read_raw = reader.read_raw
-        self.close = reader.close
-
-
-class _OpenedColumns:
-    fetches = False
-
-    def __init__(self, reader: ColumnReader, form: Form) -> None:
-        self.read_span = partial(form.rows, reader)
-        self.read_each = partial(form.rows, reader, each=True)
-        self.read_raw = reader.read_raw
-        self.close = reader.close
+    def __init__(self, reader: Reader, read: Callable[..., Any], *, fetches: bool = False) -> None:
+        self.fetches = fetches
+        self.read_span, self.read_each = read, partial(read, each=True)
+        self.read_raw, self.close = reader.read_raw, reader.close
 
 
 class _WatchedStream:
     def __init__(self, reader: SpanReader, kind: OffsetFormat, watch: SourceWatch, form: Form) -> None:
         self._reader = reader
-        self._format = kind
         self._watch = watch
-        self._form = form
+        self._split = partial(form.split, kind)
 
-    def read(self, span: StreamSpan) -> Any:
+    def read(self, span: StreamSpan, *, each: bool = False) -> Any:
         with self._watch:
-            return self._form.split(self._format, self._reader.read_data(span), self._reader.url, span)
+            return self._split(self._reader.read_data(span), self._reader.url, span, each=each)
 
     def read_each(self, span: StreamSpan) -> Any:
-        with self._watch:
-            return self._form.split(self._format, self._reader.read_data(span), self._reader.url, span, each=True)
+        return self.read(span, each=True)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
         with self._watch:
@@ -433,7 +416,6 @@ class _Pack:
         return self._form.joined(parts)
 
     def _records(self, url: str, data: bytes, *, each: bool = False) -> Any:
-        """Return the records of one file."""
         form = self._form
         kind, plain = decompressed_source(data, url, self._sources.configured)
         if is_columnar(kind):

@@ -6,10 +6,11 @@ has the place of each record in its file, and gives the records as bytes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 import orjson
 
@@ -162,38 +163,41 @@ class PlacedRecords(Sequence[Any]):
         return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
-class Form(Protocol):
+class Form(ABC):
     """Reads the records of spans in one form. With `each`, an `Unreadable` replaces a record that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         """Raise UsageError if sources of a format cannot be read in this form."""
+        del kind, url
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
         """Return whether `span` only fetches bytes, so that its result decodes them later."""
+        return False
 
+    @abstractmethod
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> Any:
         """Return the records `[start, stop)` of a source with an index."""
 
+    @abstractmethod
     def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> Any:
         """Return the records `[start, stop)` of a columnar source."""
 
+    @abstractmethod
     def split(
         self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
     ) -> Any:
         """Return the records of a file or a span from its bytes in memory."""
 
+    @abstractmethod
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return the records of several sources together."""
 
 
-class _Records:
+class _Records(Form):
     """Records as Python objects: `RecordBlocks` if their format can be decoded in blocks, else a list.
 
     In a list, an `Unreadable` marks a record that cannot be decoded; in `RecordBlocks`, a pass finds such records.
     """
-
-    def require(self, kind: Format, url: str) -> None:
-        del kind, url
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
         return gives_blocks(reader) or (kind.ends_at_newlines and fits(reader, DataReader))
@@ -206,7 +210,7 @@ class _Records:
         if gives_blocks(reader):
             return RecordBlocks([reader.read_blocks(start, stop)])
         if kind.ends_at_newlines and fits(reader, DataReader):
-            span, data = _data(reader, start, stop)
+            span, data = cast(DataReader, reader).read_data(start, stop)
             return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
         return reader.read_span(start, stop)
 
@@ -229,20 +233,17 @@ class _Records:
         return RecordBlocks(list(chain.from_iterable(blocks)))
 
 
-class _Tables:
+class _Tables(Form):
     """Records as the rows of a table; a `PartialTable` if some records cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
             raise _not_as_tables(kind, url)
 
-    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        return False
-
     def span(
         self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
     ) -> pa.Table | PartialTable:
-        span, data = _data(reader, start, stop)
+        span, data = cast(DataReader, reader).read_data(start, stop)
         return self.split(kind, data, reader.url, span, each=each)
 
     def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> pa.Table:
@@ -266,23 +267,15 @@ def _not_as_tables(kind: Format, url: str) -> UsageError:
     )
 
 
-def _data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-    found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
-    return found
-
-
-class PlacedForm:
+class PlacedForm(Form):
     """Reads the records of spans with their places; see `Form`. A record that cannot be decoded fails its task."""
-
-    def require(self, kind: Format, url: str) -> None:
-        """Accept every format."""
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
         return isinstance(kind, JsonlFormat)
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> PlacedRecords:
         if isinstance(kind, JsonlFormat):
-            span, data = _data(reader, start, stop)
+            span, data = cast(DataReader, reader).read_data(start, stop)
             return PlacedRecords([_lines(data, reader.url, span)])
         records = reader.read_span(start, stop)
         if len(records) == stop - start:

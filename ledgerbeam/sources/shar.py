@@ -48,7 +48,6 @@ class SharSources:
         return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]
 
     def kind_of(self, source: Source) -> SourceKind:
-        """Return the kind of a source, always `SharShard`."""
         return SharShard(FileSources((TarFormat("pairs"),), self.index, self.build_index, self.storage_options))
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:

@@ -270,7 +270,6 @@ class _Table:
 
     @classmethod
     def root(cls, data: bytes) -> _Table:
-        """Return the first table."""
         (at,) = struct.unpack_from("<I", data, 0)
         return cls(data, at)
 
@@ -280,11 +279,9 @@ class _Table:
         return self._read(f"<{kind}", at) if at else 0
 
     def has(self, field: int) -> bool:
-        """Return whether a field has a value."""
         return self._place(field) > 0
 
     def table(self, field: int) -> _Table:
-        """Return the table in a field."""
         if not (at := self._place(field)):
             raise ValueError(f"expected a FlatBuffers table in field {field}, found none")
         return _Table(self._data, at + self._read("<I", at))

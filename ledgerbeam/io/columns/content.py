@@ -10,7 +10,7 @@ import io
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
+from ledgerbeam.io.storage.ranges import RangeReader
 
 _NEXT = 64  # closer ranges are merged
 _MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
@@ -34,25 +35,8 @@ def first_read(size: int) -> int:
     return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
-class Content(Protocol):
-    """Positional reads of a source, as `RangeReader` implements them."""
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Read exactly the bytes `[start, stop)`."""
-
-    def read_many(self, starts: Sequence[int], stops: Sequence[int], *, gap: int | None = None) -> list[bytes]:
-        """Read many ranges. Ranges at most `gap` bytes apart share a request."""
-
-    def close(self) -> None:
-        """Close open files. The next read opens them again."""
-
-
 class HeldBytes:
-    """A whole source in memory."""
+    """A whole source in memory, with the methods of `RangeReader`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -69,6 +53,9 @@ class HeldBytes:
 
     def close(self) -> None:
         """Do nothing, since no file is open."""
+
+
+Content: TypeAlias = RangeReader | HeldBytes  # positional reads of a source
 
 
 class PlacedFile(io.RawIOBase):

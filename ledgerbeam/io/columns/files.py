@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.format import CACHE_BYTES, ColumnFormat, ColumnReader, GroupKey, HeldGroups
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.index.reader import numbers_of
-from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.index.reader import numbers_of, read_by_part
+from ledgerbeam.io.storage.client import CONCURRENCY, Options, map_ahead
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 
@@ -48,8 +47,7 @@ class ColumnFiles:
         self._formats = [_format_of(url) for url in urls]
         self.files: list[FileInfo] = stat_many([canonical_url(url) for url in urls], options)
         self._readers: dict[int, ColumnReader] = {}
-        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-footers") as pool:
-            groups = list(pool.map(lambda file: list(self._reader(file).groups), range(len(urls))))
+        groups = list(map_ahead(lambda file: list(self._reader(file).groups), range(len(urls)), CONCURRENCY))
         self._group_ends = np.cumsum([group.rows for of_file in groups for group in of_file], dtype=np.int64)
         self._group_bounds = np.cumsum([0, *map(len, groups)])  # groups of each file
         self._row_bounds = np.cumsum([0, *(sum(group.rows for group in of_file) for of_file in groups)])
@@ -99,7 +97,9 @@ class ColumnFiles:
             # Before the read, so that the cache keeps these; after it, so that their order is that of the last use.
             keys = self._keys(groups[start:stop])
             self.held.use(keys)
-            found += self._read(numbers[start:stop])
+            found += read_by_part(
+                numbers[start:stop], self._row_bounds, lambda file, rows: self._reader(file).read_many(rows)
+            )
             self.held.use(keys)
         return found
 
@@ -108,18 +108,6 @@ class ColumnFiles:
         for reader in list(self._readers.values()):
             reader.close()
         self.held.clear()
-
-    def _read(self, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
-        if len(self.files) == 1:
-            return self._reader(0).read_many(numbers.tolist())
-        files = self._row_bounds.searchsorted(numbers, "right") - 1
-        found: list[Any] = [None] * len(numbers)
-        for file in np.unique(files).tolist():
-            places = np.flatnonzero(files == file)
-            rows = (numbers[places] - self._row_bounds[file]).tolist()
-            for place, record in zip(places.tolist(), self._reader(file).read_many(rows), strict=True):
-                found[place] = record
-        return found
 
     def _keys(self, groups: NDArray[np.int64]) -> list[GroupKey]:
         """Return the keys of row groups, ordered by their last use."""

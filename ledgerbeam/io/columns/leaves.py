@@ -131,41 +131,34 @@ class _Nanoseconds(int):
     """A duration, or a time since 1970 or midnight, in nanoseconds: for a value with digits below a microsecond."""
 
 
-class _Instants(_Leaf):
-    """Points in time, with a time zone if the type has one."""
+class _Moments(_Leaf):
+    """Points in time, with a time zone if the type has one; times of day; durations.
+
+    `micros` is the type in microseconds, `plain` the type of its values, and `read` may return `_Nanoseconds`.
+    """
+
+    def __init__(
+        self, kind: pa.DataType, expected: str, micros: pa.DataType, plain: type, read: Callable[[Any], Any]
+    ) -> None:
+        super().__init__(kind, expected, (plain, _Nanoseconds), read)
+        self._micros, self._plain = micros, plain
 
     def _made(self, values: Sequence[Any]) -> pa.Array:
-        zoned = self.type.tz is not None
-        if any((type(value) is dt.datetime) and (value.tzinfo is not None) != zoned for value in values):
+        kind, micros, plain = self.type, self._micros, self._plain
+        zoned = getattr(kind, "tz", None) is not None
+        if any(type(value) is plain and (getattr(value, "tzinfo", None) is not None) != zoned for value in values):
             raise ValueError("with a zone, or without")
-        return _in_units(values, self.type, pa.timestamp("us", self.type.tz), dt.datetime)
-
-
-class _Durations(_Leaf):
-    def _made(self, values: Sequence[Any]) -> pa.Array:
-        return _in_units(values, self.type, pa.duration("us"), dt.timedelta)
-
-
-class _Times(_Leaf):
-    def _made(self, values: Sequence[Any]) -> pa.Array:
-        if any(type(value) is dt.time and value.tzinfo is not None for value in values):
-            raise ValueError("a time with a zone")
-        return _in_units(values, self.type, pa.time64("us"), dt.time)
-
-
-def _in_units(values: Sequence[Any], kind: pa.DataType, micros: pa.DataType, plain: type) -> pa.Array:
-    """Return `plain` and `_Nanoseconds` values as an array of the type `kind`; `micros` is `kind` in microseconds."""
-    if all(value is None or type(value) is plain for value in values):
-        return pa.array(values, micros, from_pandas=False).cast(kind)
-    if kind.unit != "ns":
-        raise ValueError("nanoseconds")
-    exact = pa.array([value if type(value) is plain else None for value in values], micros, from_pandas=False)
-    counts = exact.cast(pa.int64()).to_pylist()
-    nanos = [
-        value if type(value) is _Nanoseconds else None if count is None else 1000 * count
-        for value, count in zip(values, counts, strict=True)
-    ]
-    return pa.array(nanos, pa.int64()).cast(kind)
+        if all(value is None or type(value) is plain for value in values):
+            return pa.array(values, micros, from_pandas=False).cast(kind)
+        if kind.unit != "ns":
+            raise ValueError("nanoseconds")
+        exact = pa.array([value if type(value) is plain else None for value in values], micros, from_pandas=False)
+        counts = exact.cast(pa.int64()).to_pylist()
+        nanos = [
+            value if type(value) is _Nanoseconds else None if count is None else 1000 * count
+            for value, count in zip(values, counts, strict=True)
+        ]
+        return pa.array(nanos, pa.int64()).cast(kind)
 
 
 def _read_int(value: Any) -> int:
@@ -292,11 +285,11 @@ def leaf_column(kind: pa.DataType, name: str) -> TypedColumn:
         return _Leaf(kind, "a date", (dt.date,), _read_date)
     if is_.is_timestamp(kind):
         zone = "without a zone" if kind.tz is None else "with a zone"
-        return _Instants(kind, f"a time {zone} ({kind})", (dt.datetime, _Nanoseconds), _read_instant)
+        return _Moments(kind, f"a time {zone} ({kind})", pa.timestamp("us", kind.tz), dt.datetime, _read_instant)
     if is_.is_time(kind):
-        return _Times(kind, f"a time of day ({kind})", (dt.time, _Nanoseconds), _read_time)
+        return _Moments(kind, f"a time of day ({kind})", pa.time64("us"), dt.time, _read_time)
     if is_.is_duration(kind):
-        return _Durations(kind, f"a duration ({kind})", (dt.timedelta, _Nanoseconds), _read_duration)
+        return _Moments(kind, f"a duration ({kind})", pa.duration("us"), dt.timedelta, _read_duration)
     if is_.is_null(kind):
         return _Leaf(kind, "null", (), _refuse)
     raise UsageError(f"column {name!r}: records cannot be written to the type {kind}; give another type in --schema")

@@ -375,7 +375,6 @@ class _Fields:
 
     @property
     def position(self) -> int:
-        """Number of bytes that were read."""
         return self._at
 
     def fields(self) -> Iterator[tuple[int, int]]:
@@ -391,7 +390,6 @@ class _Fields:
         return (number >> 1) ^ -(number & 1)
 
     def binary(self) -> bytes:
-        """Return bytes."""
         size = self._unsigned()
         found = self._data[self._at : self._at + size]
         if len(found) < size:
@@ -400,21 +398,18 @@ class _Fields:
         return found
 
     def items(self, read: Callable[[_Fields], Any]) -> list[Any]:
-        """Return a list of structs."""
         count, kind = self._list_head()
         if kind != _STRUCT and count:
             raise ValueError(f"expected a list of structs, found one of type {kind}")
         return [read(self) for _ in range(count)]
 
     def integers(self) -> tuple[int, ...]:
-        """Return a list of signed numbers."""
         count, kind = self._list_head()
         if kind not in (_I16, _I32, _I64) and count:
             raise ValueError(f"expected a list of numbers, found one of type {kind}")
         return tuple(self.integer() for _ in range(count))
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Skip a value."""
         if depth > _DEEPEST:
             raise ValueError(f"the footer is nested more than {_DEEPEST} times")
         if kind in (_I16, _I32, _I64):

@@ -33,10 +33,7 @@ _MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated 
 
 
 def _footer_bytes(content: Content, url: str) -> bytes:
-    """Read the footer of a file, with the bytes after it up to the end of the file.
-
-    SourceError: the file is not a Parquet file, or is cut off or encrypted.
-    """
+    """Read the footer of a file, and all bytes after it. SourceError: no Parquet file, or cut off, or encrypted."""
     size = content.size
     if size < len(_MAGIC) + _FOOTER_END:
         raise SourceError(f"{url}: expected a Parquet file, found {size} bytes; it is cut off, write it again")
@@ -61,7 +58,6 @@ def _footer_bytes(content: Content, url: str) -> bytes:
 
 
 def _leaves_of(kind: pa.DataType) -> int:
-    """Return the number of leaf columns of a type in a file."""
     if isinstance(kind, pa.BaseExtensionType):
         return _leaves_of(kind.storage_type)
     if types.is_map(kind):
@@ -339,7 +335,6 @@ class ParquetReader(GroupedRows):
 
 
 def _leaf(column: Any, name: str) -> LeafColumn:
-    """Return a column of pyarrow's schema as a `LeafColumn`."""
     width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(column.physical_type)
     return LeafColumn(column.path, name, width, (column.max_repetition_level > 0, column.max_definition_level > 0))
 

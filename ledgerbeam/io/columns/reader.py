@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from ledgerbeam.io.columns.content import Content, DecodedLimit, HeldBytes, dama
 from ledgerbeam.io.columns.schema import type_text
 from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import CACHE_BYTES, HeldGroups, RowGroup
-from ledgerbeam.io.index.reader import NO_BYTES, RawRecord, number_of, numbers_of, require_span
+from ledgerbeam.io.index.reader import NO_BYTES, NumberedRecords, RawRecord, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
@@ -26,11 +25,10 @@ from ledgerbeam.io.storage.urls import canonical_url
 _MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36  # rows of a row group and of a file; more are treated as damage
 # Exceptions for values that cannot be Python objects.
 _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, TypeError)
-_AT_ONCE = 1024  # rows that iteration decodes at once
 _BYTES_AT_ONCE = 32 * 2**20  # row groups up to this size in all are fetched together; a larger one alone
 
 
-class GroupedRows(ABC):
+class GroupedRows(NumberedRecords[dict[str, Any]]):
     """Random access to the rows of a source. A record is a dict of column to value; see `io.columns.values`.
 
     Deterministic, picklable, safe to share between threads and to use after a fork. The footer is read when the reader
@@ -55,6 +53,7 @@ class GroupedRows(ABC):
     """
 
     is_indexed: Literal[True] = True
+    _together = 1024
 
     def __init__(
         self,
@@ -86,12 +85,6 @@ class GroupedRows(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_ends": None, "_groups": [], "_schema": None}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @abstractmethod
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
@@ -134,22 +127,8 @@ class GroupedRows(ABC):
         ends = self._load()
         return ends[-1] if ends else 0
 
-    @overload
-    def __getitem__(self, item: int, /) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, item: slice, /) -> list[dict[str, Any]]: ...
-    def __getitem__(self, item: int | slice, /) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(item, slice):
-            numbers = range(*item.indices(len(self)))
-            if numbers.step == 1:
-                return self.read_span(numbers.start, max(numbers.start, numbers.stop))
-            return self.read_many(numbers)
-        return self.read_many([item])[0]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Read all records in order."""
-        for start in range(0, len(self), _AT_ONCE):
-            yield from self.read_span(start, min(start + _AT_ONCE, len(self)))
+    def _read(self, records: list[int]) -> list[dict[str, Any]]:
+        return self.read_many(records)
 
     def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read records by number, in the requested order; each of their row groups is read once.
@@ -287,7 +266,7 @@ class GroupedRows(ABC):
 
     def raw(self, index: int) -> bytes:
         """Return one record as JSON. Raises IndexError if the number is out of range."""
-        number = number_of(operator.index(index), len(self), self.url)
+        number = self._number(index)
         return self.read_raw(number, number + 1)[0].data
 
     def close(self) -> None:

@@ -330,20 +330,13 @@ class _List(TypedColumn):
     def array(self, values: Sequence[Any]) -> pa.Array:
         if not _LISTS.issuperset(map(type, values)):
             values = [_as_list(self, value) for value in values]
-        items = self._item_array(values)
+        flat = list(chain.from_iterable(value for value in values if value is not None))
+        items = _part_array(self._items, flat, len(values))
         lengths = [0 if value is None else len(value) for value in values]
         valid = [value is not None for value in values]
         if isinstance(self.type, pa.FixedSizeListType):
             return self._of_one_size(items, lengths, valid)
         return _listed(self.type, items, lengths, None if all(valid) else _mask(valid))
-
-    def _item_array(self, values: Sequence[Any]) -> pa.Array:
-        flat = list(chain.from_iterable(value for value in values if value is not None))
-        try:
-            return _whole(self._items.array(flat))
-        except MisfitError as error:
-            found = _first_misfit(self._items.array, flat) if len(values) == 1 else None
-            raise (error if found is None else found[1].below(f"[{found[0]}]")) from None
 
     def _of_one_size(self, items: pa.Array, lengths: list[int], valid: list[bool]) -> pa.Array:
         size = self.type.list_size
@@ -384,8 +377,8 @@ class _Map(TypedColumn):
         except ARROW_ERRORS:
             raise self.misfit(values) from None
         flat = [pair for value in pairs if value is not None for pair in value]
-        keys = self._part(self._keys, [name for name, _ in flat], len(values), "keys")
-        items = self._part(self._items, [part for _, part in flat], len(values), "values")
+        keys = _part_array(self._keys, [name for name, _ in flat], len(values), ".keys")
+        items = _part_array(self._items, [part for _, part in flat], len(values), ".values")
         ends = np.cumsum([0, *(0 if value is None else len(value) for value in pairs)])
         valid = [value is not None for value in pairs]
         made = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys, items, type=self.type)
@@ -394,12 +387,14 @@ class _Map(TypedColumn):
         places = [place if is_there else None for place, is_there in enumerate(valid)]
         return made.take(pa.array(places, pa.int64()))
 
-    def _part(self, column: TypedColumn, values: list[Any], of: int, what: str) -> pa.Array:
-        try:
-            return _whole(column.array(values))
-        except MisfitError as error:
-            found = _first_misfit(column.array, values) if of == 1 else None
-            raise (error if found is None else found[1].below(f".{what}[{found[0]}]")) from None
+
+def _part_array(column: TypedColumn, values: list[Any], of: int, path: str = "") -> pa.Array:
+    """Return the array of the parts of `of` values. The error of a single value names the part that does not fit."""
+    try:
+        return _whole(column.array(values))
+    except MisfitError as error:
+        found = _first_misfit(column.array, values) if of == 1 else None
+        raise (error if found is None else found[1].below(f"{path}[{found[0]}]")) from None
 
 
 class _StructColumn(TypedColumn):
@@ -415,7 +410,6 @@ class _StructColumn(TypedColumn):
         self._parts = [(field.name, _path(field.name), field, _column_of(field, exact=exact)) for field in fields]
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """Return objects, None for null, as an array of structs."""
         there = [value for value in values if value is not None]
         arrays = [_whole(part) for part in self.arrays(there)]
         made = pa.StructArray.from_arrays(arrays, fields=self.fields) if arrays else pa.array(there, self.type)
@@ -425,7 +419,6 @@ class _StructColumn(TypedColumn):
         return made.take(pa.array([None if value is None else next(places) for value in values], pa.int64()))
 
     def arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
-        """Return the columns of objects; raises MisfitError for a value that does not fit."""
         if not _DICTS.issuperset(map(type, rows)):
             rows = [_as_dict(self, row) for row in rows]
         arrays, found = [], 0
@@ -476,10 +469,7 @@ class _Required(TypedColumn):
 
 
 def _column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
-    """Return the column that makes arrays of the type of a field.
-
-    UsageError: Python values cannot be converted to this type.
-    """
+    """Return the column that makes arrays of a field. UsageError: Python values cannot be converted to its type."""
     kind = field.type
     if is_json(kind):
         return _Json(kind, writes_null=null_is_absent(field))

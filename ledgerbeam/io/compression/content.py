@@ -14,11 +14,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, NotIndexableError, SourceError, StorageError
-from ledgerbeam.io.compression.gzip_points import load_gzip_table, points_mismatch, points_url
+from ledgerbeam.io.compression.gzip_points import GzipTable, load_gzip_table, points_mismatch, points_url
 from ledgerbeam.io.compression.streams import REQUEST, decompressed_pieces, split_compression, whole_zstd_frame
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -277,24 +277,11 @@ def _restore(url: str, index: str, source: RangeReader) -> ContentReader:
     return reader
 
 
-class SeekTable(Protocol):
-    """The segments of a compressed file. Each segment can be decompressed without the earlier ones."""
-
-    starts: NDArray[np.int64]
-    """Offset of each segment in the decompressed bytes, and the end of the last: increasing, from 0."""
-
-    def extent(self, number: int) -> tuple[int, int]:
-        """Return the byte range of a segment in the file. It starts at the end of the previous segment's range."""
-
-    def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a segment, in blocks. `pieces` may have more data after it. SourceError if they are damaged."""
-
-
 @dataclass
 class ZstdTable:
     """The frames of a file in the Zstandard seekable format. A segment is a frame."""
 
-    starts: NDArray[np.int64]  # as in `SeekTable`
+    starts: NDArray[np.int64]  # offset of each frame in the decompressed bytes, and the end of the last: increasing
     places: memoryview[int]  # offset of each frame in the file, and the end of the last; faster than an array
 
     def extent(self, number: int) -> tuple[int, int]:
@@ -302,7 +289,7 @@ class ZstdTable:
         return self.places[number], self.places[number + 1]
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a frame."""
+        """Decompress a frame, in blocks. `pieces` may have more data after it. SourceError if they are damaged."""
         start, stop = self.extent(number)
         first = next(pieces, b"")
         whole = None
@@ -311,6 +298,9 @@ class ZstdTable:
         if whole is not None:
             return iter([whole])
         return decompressed_pieces(chain([first], pieces), "zstd", url, at=start)
+
+
+SeekTable: TypeAlias = ZstdTable | GzipTable  # each segment can be decompressed without the earlier ones
 
 
 def load_zstd_table(source: RangeReader) -> ZstdTable:

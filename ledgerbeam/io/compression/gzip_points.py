@@ -56,7 +56,7 @@ _TRAILER = 8  # checksum and size, after the deflate data of a gzip member
 class GzipTable:
     """The seek points of a gzip file. A segment is the data between two of them."""
 
-    starts: NDArray[np.int64]  # as in `SeekTable`
+    starts: NDArray[np.int64]  # offset of each segment in the decompressed bytes, and the end of the last: increasing
     places: NDArray[np.int64]  # offset of each segment in the gzip file, and the end of the last
     bits: NDArray[np.uint8]  # for each segment the number of bits of the byte before its offset that belong to it
     points: RangeReader  # the file of points
@@ -68,7 +68,7 @@ class GzipTable:
         return int(self.places[number]) - int(self.bits[number] > 0), int(self.places[number + 1])
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a segment."""
+        """Decompress a segment, in blocks. `pieces` may have more data after it. SourceError if they are damaged."""
         bits, at = int(self.bits[number]), int(self.windows[number])
         window = b"" if at < 0 else self.points.read(at, at + self.window)
         if bits:
@@ -260,8 +260,6 @@ def gzip_spacing(size: int, spacing: int = SPACING) -> int:
 
 
 class _File(io.RawIOBase):
-    """A source as a file object."""
-
     def __init__(self, reader: RangeReader) -> None:
         self.error: LedgerbeamError | None = None
         self._reader = reader

@@ -12,7 +12,6 @@ least of them. Both keep the components. When neither changes an edge, each comp
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, read_ranges
+from ledgerbeam.io.exchange.merge import Bound, SliceBlocks, SliceOf, cut_slices, read_ranges
 from ledgerbeam.io.exchange.run_file import (
     BLOCK_BYTES,
     LEVEL,
@@ -235,32 +234,15 @@ def leading_hashes(
     return _join_sorted(parts)
 
 
-class _HashSlice:
+class _HashSlice(SliceBlocks):
     """The records of one bucket in one run file."""
 
-    def __init__(self, one: SliceOf, table: BlockTable) -> None:
-        self.run, self._url, self._table = one.run, one.url, table
-        self._firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
-
-    def between(self, start: Bound | None, stop: Bound | None) -> range:
-        """Return the blocks that may have records of a part, as their positions in the table of blocks."""
-        first = 0 if start is None else max(0, bisect_right(self._firsts, start) - 1)
-        return range(first, len(self._firsts) if stop is None else bisect_left(self._firsts, stop))
-
     def count(self, blocks: range) -> int:
-        """Return the number of records of blocks."""
         return sum(self._table.records[blocks.start : blocks.stop])
 
-    def range_of(self, blocks: range) -> tuple[str, int, int]:
-        """Return the URL of the run file, and the start and the end of blocks in it, in bytes."""
-        return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
-
     def rows(self, blocks: range, data: bytes) -> Iterator[HashRows]:
-        """Yield the records of each block."""
-        starts, first = self._table.starts, self._table.starts[blocks.start]
-        for block in blocks:
-            found = open_block(data[starts[block] - first : starts[block + 1] - first], self._table, block, self._url)
-            yield _decode_rows(found, self.run, self._url)
+        for one in self.divide(blocks, data):
+            yield _decode_rows(open_block(*one), self.run, self._url)
 
 
 def _decode_rows(block: BlockColumns, run: int, url: str) -> HashRows:

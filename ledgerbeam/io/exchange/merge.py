@@ -149,29 +149,47 @@ def merged(
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
 
 
-class _SliceCursor:
+class SliceBlocks:
+    """The blocks of one slice. A block is named by its position in the table of blocks."""
+
+    def __init__(self, one: SliceOf, table: BlockTable) -> None:
+        self.run, self._url, self._table = one.run, one.url, table
+        self._firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
+
+    def between(self, start: Bound | None, stop: Bound | None) -> range:
+        """Return the blocks that may have records of a part."""
+        first = 0 if start is None else max(0, bisect_right(self._firsts, start) - 1)
+        return range(first, len(self._firsts) if stop is None else bisect_left(self._firsts, stop))
+
+    def range_of(self, blocks: range) -> tuple[str, int, int]:
+        """Return the URL of the run file, and the start and the end of blocks in it, in bytes."""
+        return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
+
+    def divide(self, blocks: range, data: bytes) -> Iterator[tuple[bytes, BlockTable, int, str]]:
+        """Yield the arguments of `open_block` for each of some blocks, whose bytes are `data`."""
+        starts, first = self._table.starts, self._table.starts[blocks.start]
+        for block in blocks:
+            yield data[starts[block] - first : starts[block + 1] - first], self._table, block, self._url
+
+
+class _SliceCursor(SliceBlocks):
     """The position of the merge in one slice."""
 
     def __init__(self, one: SliceOf, table: BlockTable, start: Bound | None, stop: Bound | None) -> None:
-        self.run = one.run
-        self._url = one.url
-        self._table = table
+        super().__init__(one, table)
         self._start, self._stop = start, stop
-        firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
-        self._next = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
-        self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
+        blocks = self.between(start, stop)
+        self._next, self._end = blocks.start, blocks.stop
         self.size = sum(table.plain[self._next : self._end])  # decompressed bytes of its blocks
         self._block = _NOTHING
         self._position = 0
 
     @property
     def has_more(self) -> bool:
-        """Whether blocks are left to load."""
         return self._next < self._end
 
     @property
     def loaded(self) -> bool:
-        """Whether loaded records are left."""
         return self._position < len(self._block)
 
     def next_blocks(self, share: float) -> range:
@@ -183,20 +201,10 @@ class _SliceCursor:
             stop += 1
         return range(self._next, stop)
 
-    def range_of(self, blocks: range) -> tuple[str, int, int]:
-        """Return the URL of the run file, and the start and the end of blocks in it, in bytes."""
-        return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
-
     def load(self, blocks: range, data: bytes) -> None:
         """Decode the bytes of blocks. Called only after `take` has removed all loaded records."""
-        starts = self._table.starts
-        first = starts[blocks.start]
-        found = [
-            decode_block(data[starts[block] - first : starts[block + 1] - first], self._table, block, self._url)
-            for block in blocks
-        ]
         self._next = blocks.stop
-        whole = RunBlock.concatenated(found)
+        whole = RunBlock.concatenated([decode_block(*one) for one in self.divide(blocks, data)])
         low = 0 if self._start is None else self._place(whole, self._start)
         high = len(whole) if self._stop is None else self._place(whole, self._stop)
         self._block = whole.at(slice(low, high))
@@ -213,7 +221,6 @@ class _SliceCursor:
         return block.at(slice(first, self._position))
 
     def bound(self, place: int) -> Bound:
-        """Return the place of a loaded record in the order."""
         return Bound(self._block.keys[place], self.run, int(self._block.numbers[place]))
 
     def _place(self, block: RunBlock, bound: Bound) -> int:

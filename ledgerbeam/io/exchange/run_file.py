@@ -209,8 +209,6 @@ class _SortedRows:
 
 
 class _Writer:
-    """Writes the buckets of a run file one after the other."""
-
     def __init__(self, block_bytes: int, level: int) -> None:
         self._block_bytes = block_bytes
         self._file = io.BytesIO()  # `getvalue` returns its bytes without a copy

@@ -50,6 +50,22 @@ class IndexedFormat:
         """Check that an index fits a source, with `deep` every offset. IndexNotFoundError, IndexMismatchError."""
         check_index(index, source, self.layout, deep=deep)
 
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open a source for random access; see `OffsetFormat`."""
+        return self._reader(url, index, options, check=check, listed=listed)
+
+    def _reader(self, *source: Any, **how: Any) -> Reader:
+        """Return the reader of a source, given the arguments of `open`."""
+        raise NotImplementedError
+
     def shard(self, data: bytes, offsets: Offsets, *, nulled: int = 0) -> list[ShardFile]:
         """Return the two files of a shard: data and index. `nulled` is as in `ShardFile`."""
         suffix = self.suffixes[0]
@@ -113,17 +129,8 @@ class RecordFormat(IndexedFormat, ABC):
             require_head(url, options, listed, self.name)
             raise
 
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        """Open a source for random access; see `OffsetFormat`."""
-        return _RecordReader(self, url, index, options, check=check, listed=listed)
+    def _reader(self, *source: Any, **how: Any) -> Reader:
+        return _RecordReader(self, *source, **how)
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Find the records of a compressed source in one pass; see `OffsetFormat`."""
@@ -223,18 +230,9 @@ class _RecordReader(IndexedRecords[Any]):
     has. So an index of other data causes an error, never a wrong record.
     """
 
-    def __init__(
-        self,
-        format: RecordFormat,  # noqa: A002 - the usual word
-        url: str,
-        index: IndexFile | str | None,
-        options: Options | None,
-        *,
-        check: bool,
-        listed: FileInfo | None,
-    ) -> None:
+    def __init__(self, format: RecordFormat, *source: Any, **how: Any) -> None:  # noqa: A002 - the usual word
         self.format = format
-        super().__init__(url, index, options, check=check, listed=listed)
+        super().__init__(*source, **how)
 
     def _read_one(self, entries: memoryview[int], record: int) -> Any:
         before = entries[record - 1] if record else 0

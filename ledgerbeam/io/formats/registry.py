@@ -169,22 +169,6 @@ def recognize_indexable(url: str) -> FileType:
     return found
 
 
-def require_formats(
-    urls: Iterable[str], configured: Iterable[Format] = (), columns: Collection[str] = (), *, by_position: bool = False
-) -> None:
-    """Check that sources can be read, with a choice of columns. Each ending of names is checked once.
-
-    NotIndexableError: a source is compressed and cannot be read (by position, if that is required), or is a pipe.
-    UsageError: a name has no suffix of a known format, or columns are chosen for a format without columns.
-    """
-    by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # cheap for millions of sources
-    for url in by_ending.values():
-        found = recognize(url, configured)
-        _ = found.by_position() if by_position else found.readable()
-        if found.columns() is None:
-            require_no_columns(url, columns)
-
-
 def require_no_columns(url: str, columns: Collection[str]) -> None:
     """Raise UsageError if columns are chosen for a source without columns."""
     if columns:

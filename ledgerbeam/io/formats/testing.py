@@ -21,9 +21,9 @@ import pickle
 import random
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ import numpy as np
 
 from ledgerbeam.errors import LedgerbeamError, NotIndexableError, UsageError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.formats.format import ColumnFormat, ColumnReader, OffsetFormat, Reader, StreamSpan, json_value
+from ledgerbeam.io.formats.format import ColumnFormat, OffsetFormat, Reader, StreamSpan, json_value
 from ledgerbeam.io.formats.registry import recognize, require_unused
 from ledgerbeam.io.formats.streamed import SpanReader, decode_raw, scan_stream, split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
@@ -41,9 +41,72 @@ from ledgerbeam.io.storage.stat import stat
 
 _COUNT = 60
 _TRIALS = 60
+_SPANS = ((0, _COUNT), (0, 1), (17, 41), (_COUNT - 1, _COUNT), (5, 5))
 
 
-class FormatContract(ABC):
+class _Contract(ABC):
+    """Tests for every format."""
+
+    @abstractmethod
+    def format(self) -> Any: ...
+
+    @abstractmethod
+    def records(self, count: int) -> list[Any]: ...
+
+    def key(self, record: Any) -> Any:
+        return record
+
+    @abstractmethod
+    def _opened(self, count: int, kind: Any = None) -> AbstractContextManager[tuple[Any, list[Any]]]:
+        """Write a file of `count` records; yield its reader and the records. Default of `kind`: `format()`."""
+
+    def test_its_name_and_suffixes_can_be_registered(self) -> None:
+        require_unused(self.format())
+        _equal(recognize(f"s3://bucket/a{self._suffix}", [self.format()]).format.name, self.format().name, "a name")
+
+    def test_records_come_back_as_they_were_written(self) -> None:
+        with self._opened(_COUNT) as (reader, records):
+            _equal(len(reader), _COUNT, "the number of records")
+            self._same(list(reader), records, "all records")
+            self._same([reader[number] for number in range(_COUNT)], records, "records one by one")
+            self._same([reader[-1], reader[-_COUNT]], [records[-1], records[0]], "records counted from the end")
+            self._same(reader[7:40:3], records[7:40:3], "a slice")
+            self._same(reader[50:], records[50:], "the end")
+            numbers = random.Random(3).choices(range(-_COUNT, _COUNT), k=90)
+            self._same(reader.read_many(numbers), [records[number] for number in numbers], "records in the order asked")
+            for start, stop in _SPANS:
+                self._same(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
+            for number in (_COUNT, -_COUNT - 1):
+                _refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
+
+    def test_an_empty_source_has_no_records(self) -> None:
+        with self._opened(0) as (reader, _):
+            _equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
+
+    def test_formats_and_readers_are_pickled_and_shared(self) -> None:
+        kind = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
+        _equal(kind.name, self.format().name, "the name of a pickled format")
+        with self._opened(_COUNT, kind) as (reader, records):
+            copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
+            self._same([copied[3], copied[-1]], [records[3], records[-1]], "records of a pickled reader")
+            numbers = random.Random(1).choices(range(_COUNT), k=500)
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(reader.__getitem__, numbers))
+            self._same(found, [records[number] for number in numbers], "records that threads read")
+            copied.close()
+            self._same([copied[5]], [records[5]], "a record of a reader that was closed")
+            copied.close()
+
+    @property
+    def _suffix(self) -> str:
+        suffix: str = self.format().suffixes[0]
+        return suffix
+
+    def _same(self, found: list[Any], expected: list[Any], what: str) -> None:
+        _equal([self.key(record) for record in found], [self.key(record) for record in expected], what)
+
+
+class FormatContract(_Contract):
     """Tests for every format of offsets.
 
     Attributes:
@@ -63,27 +126,6 @@ class FormatContract(ABC):
     def key(self, record: Any) -> Any:
         """Return a value that is equal for equal records only. Default: `repr`."""
         return repr(record)
-
-    def test_its_name_and_suffixes_can_be_registered(self) -> None:
-        require_unused(self.format())
-        _equal(recognize(f"s3://bucket/a{self._suffix}", [self.format()]).format.name, self.format().name, "a name")
-
-    def test_records_come_back_as_they_were_written(self) -> None:
-        with self._source(_COUNT) as (url, records), self._open(url) as reader:
-            self._same(list(reader), records, "all records")
-            self._same([reader[number] for number in range(_COUNT)], records, "records one by one")
-            self._same([reader[-1], reader[-_COUNT]], [records[-1], records[0]], "records counted from the end")
-            self._same(reader[7:40:3], records[7:40:3], "a slice")
-            numbers = random.Random(3).choices(range(-_COUNT, _COUNT), k=90)
-            self._same(reader.read_many(numbers), [records[number] for number in numbers], "records in the order asked")
-            for start, stop in ((0, _COUNT), (0, 1), (17, 41), (_COUNT - 1, _COUNT), (5, 5)):
-                self._same(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
-            for number in (_COUNT, -_COUNT - 1):
-                _refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
-
-    def test_an_empty_source_has_no_records(self) -> None:
-        with self._source(0) as (url, _), self._open(url) as reader:
-            _equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
 
     def test_the_index_that_is_written_is_the_one_that_is_found(self) -> None:
         for count in (0, 1, _COUNT):
@@ -155,11 +197,6 @@ class FormatContract(ABC):
                 pieces = [data[at : at + size] for at in range(0, len(data), size)]
                 _equal(self._scanned(url, pieces), expected, f"the offsets found in blocks of {size} bytes")
 
-    def test_formats_and_readers_are_pickled_and_shared(self) -> None:
-        kind: OffsetFormat = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
-        with self._source(_COUNT) as (url, records), self._open(url, kind) as reader:
-            _check_sharing(reader, records, self._same)
-
     def test_records_have_a_json_value(self) -> None:
         for record in self.records(_COUNT):
             again = loads(dumps(json_value(record)))
@@ -206,10 +243,6 @@ class FormatContract(ABC):
                     except Exception as error:
                         raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
 
-    @property
-    def _suffix(self) -> str:
-        return self.format().suffixes[0]
-
     def _read_all(self, url: str) -> None:
         split_source(_read(url), url, [self.format()])
         reader = self.format().open(url, check=False)
@@ -241,11 +274,13 @@ class FormatContract(ABC):
         finally:
             reader.close()
 
-    def _same(self, found: list[Any], expected: list[Any], what: str) -> None:
-        _equal([self.key(record) for record in found], [self.key(record) for record in expected], what)
+    @contextmanager
+    def _opened(self, count: int, kind: Any = None) -> Iterator[tuple[Any, list[Any]]]:
+        with self._source(count) as (url, records), self._open(url, kind) as reader:
+            yield reader, records
 
 
-class ColumnContract(ABC):
+class ColumnContract(_Contract):
     """Tests for every format of columns: reads by rows and by columns return the written values."""
 
     @abstractmethod
@@ -261,31 +296,17 @@ class ColumnContract(ABC):
         """Return a file of records, with several row groups if there are many records."""
 
     def test_its_name_and_suffixes_can_be_registered(self) -> None:
-        require_unused(self.format())
+        super().test_its_name_and_suffixes_can_be_registered()
         found = recognize(f"s3://bucket/a{self._suffix}", [self.format()])
-        _equal(found.format.name, self.format().name, "a name")
         _refused(found.by_position, NotIndexableError, "an index of a file of columns")
         _refused(
             recognize(f"a{self._suffix}.gz", [self.format()]).columns, NotIndexableError, "a file compressed as a whole"
         )
 
-    def test_records_come_back_as_they_were_written(self) -> None:
-        with self._opened(_COUNT) as (reader, records):
-            _equal(len(reader), _COUNT, "the number of records")
-            _equal(sum(group.rows for group in reader.groups), _COUNT, "the rows of the row groups")
-            _equal(list(reader), records, "all records")
-            _equal([reader[number] for number in range(_COUNT)], records, "records one by one")
-            _equal([reader[-1], reader[-_COUNT]], [records[-1], records[0]], "records counted from the end")
-            _equal(reader[7:40:3], records[7:40:3], "a slice")
-            _equal(reader[50:], records[50:], "the end")
-            numbers = random.Random(3).choices(range(-_COUNT, _COUNT), k=90)
-            _equal(reader.read_many(numbers), [records[number] for number in numbers], "records in the order asked")
-            for number in (_COUNT, -_COUNT - 1):
-                _refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
-
     def test_spans_begin_and_end_anywhere(self) -> None:
         with self._opened(_COUNT) as (reader, records):
-            for start, stop in ((0, _COUNT), (0, 1), (17, 41), (_COUNT - 1, _COUNT), (5, 5), (_COUNT, _COUNT)):
+            _equal(sum(group.rows for group in reader.groups), _COUNT, "the rows of the row groups")
+            for start, stop in (*_SPANS, (_COUNT, _COUNT)):
                 _equal(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
                 _equal(reader.read_each(start, stop), records[start:stop], f"the span [{start}, {stop}) one by one")
                 _equal(reader.read_batch(start, stop).num_rows, stop - start, "the rows of a batch")
@@ -297,18 +318,18 @@ class ColumnContract(ABC):
             _refused(partial(reader.read_span, 0, _COUNT + 1), LedgerbeamError, "a span beyond the end")
             _refused(partial(reader.read_span, 5, 4), UsageError, "a span that ends before it begins")
 
-    def test_an_empty_source_has_no_records(self) -> None:
-        with self._opened(0) as (reader, _):
-            _equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
-
     def test_chosen_columns_are_all_that_is_read(self) -> None:
         names = list(self.records(1)[0])
         for chosen in ([names[0]], [names[-1], names[0]], names):
-            with self._opened(_COUNT, chosen) as (reader, records):
+            with self._opened(_COUNT, self.format().select(chosen)) as (reader, records):
                 kept = [{name: record[name] for name in names if name in chosen} for record in records]
                 _equal(list(reader), kept, f"the columns {chosen}")
                 _equal(reader.read_batch(3, 9).column_names, [name for name in names if name in chosen], "their names")
-        _refused(lambda: self._opened(1, ["no such column"]).__enter__(), UsageError, "an unknown column")
+        _refused(
+            lambda: self._opened(1, self.format().select(["no such column"])).__enter__(),
+            UsageError,
+            "an unknown column",
+        )
 
     def test_a_source_in_memory_is_read_alike(self) -> None:
         records = self.records(_COUNT)
@@ -316,13 +337,6 @@ class ColumnContract(ABC):
         reader = self.format().open_bytes(data, f"a{self._suffix}")
         _equal((list(reader), reader[-1]), (records, records[-1]), "a source in memory")
         _equal(split_source(data, f"a{self._suffix}", [self.format()]), records, "the same, split")
-
-    def test_formats_and_readers_are_pickled_and_shared(self) -> None:
-        kind: ColumnFormat = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
-        _equal(kind.name, self.format().name, "the name of a pickled format")
-        with self._opened(_COUNT) as (reader, records):
-            _equal(reader[0], records[0], "a record")
-            _check_sharing(reader, records, _equal)
 
     def test_a_source_that_was_cut_is_an_error(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -347,34 +361,17 @@ class ColumnContract(ABC):
             except Exception as error:
                 raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
 
-    @property
-    def _suffix(self) -> str:
-        return self.format().suffixes[0]
-
     @contextmanager
-    def _opened(self, count: int, columns: Sequence[str] = ()) -> Iterator[tuple[ColumnReader, list[dict[str, Any]]]]:
-        """Write a file of `count` records; yield its reader and the records."""
+    def _opened(self, count: int, kind: Any = None) -> Iterator[tuple[Any, list[Any]]]:
         records = self.records(max(count, 1))[:count]
         with tempfile.TemporaryDirectory() as folder:
             url = f"{folder}/a{self._suffix}"
             publish_bytes(url, self.content(records))
-            reader = self.format().select(columns).open_columns(url)
+            reader = (kind or self.format()).open_columns(url)
             try:
                 yield reader, records
             finally:
                 reader.close()
-
-
-def _check_sharing(reader: Reader, records: list[Any], same: Callable[[list[Any], list[Any], str], None]) -> None:
-    copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
-    same([copied[3], copied[-1]], [records[3], records[-1]], "records of a pickled reader")
-    numbers = random.Random(1).choices(range(_COUNT), k=500)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(reader.__getitem__, numbers))
-    same(found, [records[number] for number in numbers], "records that threads read")
-    copied.close()
-    same([copied[5]], [records[5]], "a record of a reader that was closed")
-    copied.close()
 
 
 def _read(url: str) -> bytes:

@@ -21,6 +21,7 @@ from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io.formats.format import Reader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile, Offsets, three_columns
+from ledgerbeam.io.index.reader import read_by_part
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import canonical_url
@@ -264,6 +265,7 @@ class PackedRecords:
         self.key = key
         self.size = size
         self.ends: NDArray[np.int64] = rows["end"].astype(np.int64)
+        self._bounds = np.append(0, self.ends)
         self._segments: list[int] = rows["segment"].tolist()
         self._open: OrderedDict[int, Reader] = OrderedDict()
 
@@ -289,14 +291,7 @@ class PackedRecords:
         numbers = np.array(indices, np.int64).reshape(-1)
         if len(wrong := np.flatnonzero((numbers < 0) | (numbers >= len(self)))):
             raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}")
-        sources, inside = self.locate(numbers)
-        found: list[Any] = [None] * len(numbers)
-        for source in np.unique(sources).tolist():
-            places = np.flatnonzero(sources == source)
-            records = self._reader(source).read_many(inside[places].tolist())
-            for place, record in zip(places.tolist(), records, strict=True):
-                found[place] = record
-        return found
+        return read_by_part(numbers, self._bounds, lambda source, inside: self._reader(source).read_many(inside))
 
     def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return for each number of a record the position of its source, and the number of the record in the source."""

@@ -245,8 +245,6 @@ class _Section(NamedTuple):
 
 
 class _Layout:
-    """Offsets of the parts of a pack, and their rows."""
-
     def __init__(self, collections: Sequence[Collection], packer: _Packer) -> None:
         self._collections = collections
         self._packer = packer

@@ -49,7 +49,6 @@ class _LooksOfIndex:
     """Test of whether a file may be an index, or a part of one: its content is increasing offsets."""
 
     def match(self, content: bytes, /) -> bool:
-        """Return whether a file may be an index; see `Looks`."""
         if not len(offsets := np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")):
             return not content
         return bool(np.all(offsets[1:] > offsets[:-1])) and int(offsets[-1]) < _NO_TEXT
@@ -84,15 +83,18 @@ class IndexFile:
         url: URL of the index.
         options: Storage options.
         source: URL of its source, for messages. Default: `url` without `.idx`.
+        listed: The version of the index that reads must return; None for any version.
     """
 
     __slots__ = ("_ends", "_info", "_reader", "options", "source", "url")
 
-    def __init__(self, url: str, options: Options | None = None, *, source: str | None = None) -> None:
+    def __init__(
+        self, url: str, options: Options | None = None, source: str | None = None, listed: FileInfo | None = None
+    ) -> None:
         self.url = canonical_url(url)
         self.options = options
         self.source = source if source is not None else self.url.removesuffix(".idx")
-        self._reader = RangeReader(self.url, options)
+        self._reader = RangeReader(self.url, options, listed=listed)
         self._info: FileInfo | None = None
         self._ends: tuple[int, int, int] | None = None
 
@@ -100,13 +102,11 @@ class IndexFile:
         return f"IndexFile({self.url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.url, self.options, self.source, self._reader.listed)
+        return IndexFile, (self.url, self.options, self.source, self._reader.listed)
 
     def as_listed(self, listed: FileInfo) -> IndexFile:
         """Return this index with its version `listed`, found with the source. Reads of other versions raise errors."""
-        found = IndexFile(self.url, self.options, source=self.source)
-        found._reader = RangeReader(self.url, self.options, listed=listed)
-        return found
+        return IndexFile(self.url, self.options, self.source, listed)
 
     @property
     def info(self) -> FileInfo:
@@ -208,11 +208,6 @@ def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
     """Return previous offset, offset and end of each record as arrays, from their bytes; no previous offset means 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
-
-
-def _restore(url: str, options: Options | None, source: str, listed: FileInfo | None) -> IndexFile:
-    index = IndexFile(url, options, source=source)
-    return index if listed is None else index.as_listed(listed)
 
 
 class RecordLayout:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
@@ -83,7 +84,7 @@ def require_span(start: int, stop: int, url: str) -> None:
 
 
 class NumberedRecords(ABC, Generic[_T]):
-    """Random access to records that are numbered across several files."""
+    """Random access to numbered records, such as the records of several files."""
 
     url: str  # the name that the reader was opened with
 
@@ -95,6 +96,9 @@ class NumberedRecords(ABC, Generic[_T]):
     @abstractmethod
     def _read(self, records: list[int]) -> list[_T]:
         """Read records by number, `0 <= number < len(self)`, in the given order."""
+
+    def _read_single(self, record: int) -> _T:
+        return self._read([record])[0]
 
     @abstractmethod
     def close(self) -> None:
@@ -111,13 +115,16 @@ class NumberedRecords(ABC, Generic[_T]):
     @overload
     def __getitem__(self, item: slice, /) -> list[_T]: ...
     def __getitem__(self, item: int | slice, /) -> _T | list[_T]:
-        if isinstance(item, slice):
-            return self._read(list(range(*item.indices(len(self)))))
-        return self._read([self._number(item)])[0]
+        if not isinstance(item, slice):
+            return self._read_single(self._number(item))
+        numbers = range(*item.indices(len(self)))
+        if numbers.step == 1:
+            return self.read_span(numbers.start, max(numbers.start, numbers.stop))
+        return self._read(list(numbers))
 
     def __iter__(self) -> Iterator[_T]:
         for start in range(0, len(self), self._together):
-            yield from self._read(list(range(start, min(start + self._together, len(self)))))
+            yield from self.read_span(start, min(start + self._together, len(self)))
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
         """Return records by number, in the requested order. Negative numbers count from the end.
@@ -137,6 +144,29 @@ class NumberedRecords(ABC, Generic[_T]):
     def _number(self, index: int) -> int:
         """Return the number of a record, from 0; a negative `index` counts from the end."""
         return number_of(index, len(self), self.url)
+
+
+def read_by_part(
+    records: Sequence[int] | NDArray[np.int64],
+    bounds: Sequence[int] | NDArray[np.int64],
+    read: Callable[[int, list[int]], Sequence[_T]],
+) -> list[_T]:
+    """Read records that are numbered across parts, such as files, in the given order. Each part is read once.
+
+    `bounds` has the first record of each part, and the end of the last. `read` takes a part and numbers in it.
+    """
+    if len(records) == 1:
+        part = bisect_right(bounds, records[0]) - 1
+        return list(read(part, [int(records[0] - bounds[part])]))
+    numbers = np.asarray(records, np.int64)
+    parts = np.searchsorted(bounds, numbers, "right") - 1
+    found: list[Any] = [None] * len(numbers)
+    for part in dict.fromkeys(parts.tolist()):
+        places = np.flatnonzero(parts == part)
+        inside = (numbers[places] - bounds[part]).tolist()
+        for place, record in zip(places.tolist(), read(part, inside), strict=True):
+            found[place] = record
+    return found
 
 
 _ITERATE = 4 * 1024 * 1024
@@ -329,12 +359,12 @@ class IndexedRecords(ABC, Generic[_T]):
             self._looked_up += len(indices)
             self._count = len(self)
             if self._looked_up * _RARE < self._count:
-                records = self._numbers(indices)
+                records = numbers_of(indices, self._count, self.url)
                 before, starts, stops = self.index.ranges(records)
                 if (before <= starts).all() and (starts < stops).all() and int(stops.max(initial=0)) <= LAST_OFFSET:
                     return records, starts, stops, before
         offsets = self._load()  # raises if the index is damaged
-        records = self._numbers(indices)
+        records = numbers_of(indices, self._count, self.url)
         before = np.where(records > 0, offsets[records - 1], np.uint64(0))
         return records, offsets[records], offsets[records + 1], before
 
@@ -345,10 +375,6 @@ class IndexedRecords(ABC, Generic[_T]):
             return self._locate(index)
         record = number_of(index, len(entries) - 1, self.url)
         return record, entries[record], entries[record + 1]
-
-    def _numbers(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of records, from 0; negative `indices` count from the end."""
-        return numbers_of(indices, self._count, self.url)
 
     @abstractmethod
     def _read_one(self, entries: memoryview[int], record: int) -> _T:

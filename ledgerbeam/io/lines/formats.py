@@ -12,7 +12,7 @@ from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, LineFormat, changed_span, find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.formats.streamed import decode_each
-from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
@@ -56,17 +56,8 @@ class JsonlFormat(IndexedFormat):
                 require_lines(reader.read(0, min(HEAD, reader.size)), reader.url)
         return offsets
 
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        """Open a source for random access; see `OffsetFormat`."""
-        return JsonlReader(url, index, options, check=check, listed=listed)
+    def _reader(self, *source: Any, **how: Any) -> Reader:
+        return JsonlReader(*source, **how)
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Find the lines of a compressed source in one pass; see `OffsetFormat`."""

@@ -11,7 +11,7 @@ from typing import Any, overload
 import orjson
 
 from ledgerbeam._base.lazy import NDArray, np
-from ledgerbeam.errors import LedgerbeamError, RecordError
+from ledgerbeam.errors import RecordError
 from ledgerbeam.io.compression.streams import decompressed, is_pipe
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
@@ -184,28 +184,17 @@ class JsonlReader(IndexedRecords[Any]):
             before, data = data[: begin - lead], data[begin - lead :]
         lines, ends = count_lines(data), data.endswith(_NEWLINE) or end == self._reader.size
         if lines != stop - start or before not in (b"", _NEWLINE) or not ends:
-            raise self._other_lines(start, stop - start, begin, end)
+            raise self.index.mismatch(
+                f"expected records [{start}, {stop}) to be the lines of bytes [{begin}, {end}), found other line ends "
+                "there"
+            )
         return StreamSpan(start, lines, begin, end), data
 
     def _read_lines(self, first_record: int, last_record: int) -> tuple[list[bytes], int, bool]:
         """Return the lines of a span without newlines, the offset of the first one, and the result of `holds_wide`."""
-        offsets = self._span_offsets(first_record, last_record)
-        start, stop = int(offsets[0]), int(offsets[-1])
-        data = self._reader.read(start - 1 if start else 0, stop)
+        span, data = self.read_data(first_record, last_record)
         lines = data.split(_NEWLINE)
-        if (start and lines.pop(0)) or (lines and lines[-1] and stop != self._reader.size):
-            lines = []  # the span starts or ends in the middle of a line
-        elif lines and not lines[-1]:
-            lines.pop()
-        if len(lines) != len(offsets) - 1:
-            raise self._other_lines(first_record, len(offsets) - 1, start, stop)
-        return lines, start, holds_wide(data)
-
-    def _other_lines(self, first_record: int, count: int, start: int, stop: int) -> LedgerbeamError:
-        return self.index.mismatch(
-            f"expected records [{first_record}, {first_record + count}) to be the lines of bytes [{start}, {stop}), "
-            "found other line ends there"
-        )
+        return lines if lines[-1] else lines[:-1], span.start, holds_wide(data)
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
         """Raise IndexMismatchError unless `line` is the source's last, without newline. `before`: its previous byte."""

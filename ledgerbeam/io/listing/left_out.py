@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, fixed_part, parse
@@ -53,8 +53,11 @@ class Sieve:
                 elif folder is not None and is_output and _below(base, folder) is not None:
                     mixed.append(base.rstrip("/") + "/")
         self._whole, self._mixed = tuple(whole), tuple(mixed)
-        # The rejected records of a job are not sources, unless a pattern or a list names their folder.
-        self._rejects = bool(patterns) and not any(f"/{REJECTS}/" in f"{pattern}/" for pattern in patterns)
+        # Rejected and dropped records are not sources, unless a pattern or a list names their folder.
+        named = [f"/{folder}/" for folder in ASIDE]
+        self._aside = [
+            folder for folder in named if patterns and not any(folder in f"{pattern}/" for pattern in patterns)
+        ]
         self.refuse(
             [pattern for pattern in patterns if fixed_part(f"{canonical_url(pattern)}/x") == canonical_url(pattern)]
         )
@@ -73,7 +76,7 @@ class Sieve:
     def keep(self, page: Page) -> Page:
         """Return a page without the files that the job writes."""
         whole, mixed, ends_as_ours = self._whole, self._mixed, self._form.search
-        marks, rejects = f"/{MARKS_FOLDER}/", f"/{REJECTS}/"
+        marks = f"/{MARKS_FOLDER}/"
         if not whole and not mixed:
             kept = [marks not in url for url in page.urls]
         else:
@@ -81,8 +84,8 @@ class Sieve:
                 marks not in url and (ends_as_ours(url) is None if url.startswith(mixed) else not url.startswith(whole))
                 for url in page.urls
             ]
-        if self._rejects:
-            kept = [keep and rejects not in url for keep, url in zip(kept, page.urls, strict=True)]
+        for folder in self._aside:
+            kept = [keep and folder not in url for keep, url in zip(kept, page.urls, strict=True)]
         if all(kept):
             return page
         self.left_out += kept.count(False)

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from itertools import compress, islice
 from typing import NamedTuple
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import native
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
@@ -176,4 +176,4 @@ def _folders_around(folder: str) -> Iterator[str]:
 
 
 def _is_of_stage(path: str) -> bool:
-    return any(part.startswith("_") and part != REJECTS for part in path.split("/"))
+    return any(part.startswith("_") and part not in ASIDE for part in path.split("/"))

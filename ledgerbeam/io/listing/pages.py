@@ -289,7 +289,6 @@ def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:
 
 
 def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
-    """List any other file system with one call."""
     store = filesystem(pattern.base, options)
     store.invalidate_cache()
     found = _find(store, pattern)
@@ -374,7 +373,9 @@ def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
         states = with_skipped(pattern.parts, states)
         names = _links(folder, options)
         if last in states:
-            yield [folder + name for name in names if not name.endswith("/") and _is_match(pattern.parts[last], name)]
+            part = pattern.parts[last]
+            files = [name for name in names if not name.endswith("/")]
+            yield [folder + name for name in files if part.select(list(_spellings(part, name)))]
         for name in reversed(names):
             reached = _below_link(pattern.parts, states, name.removesuffix("/")) if name.endswith("/") else frozenset()
             if reached:
@@ -407,10 +408,6 @@ def _is_next_level(name: str) -> bool:
     """
     plain = unquote(name.removesuffix("/"))
     return plain not in ("", ".", "..") and not set(plain) & {"/", "\\", "\0"} and not set(name) & {"?", "#"}
-
-
-def _is_match(part: Part, name: str) -> bool:
-    return any(part.select([spelling]) for spelling in _spellings(part, name))
 
 
 def _below_link(parts: tuple[Part, ...], states: frozenset[int], name: str) -> frozenset[int]:

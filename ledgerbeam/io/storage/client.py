@@ -162,8 +162,7 @@ def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
     """Call a function for each URL, in order: for local ones in turn, else up to `CONCURRENCY` calls at once."""
     if len(urls) < 2 or all(map(is_local, urls)):
         return [ask(url) for url in urls]
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
-        return list(pool.map(ask, urls))
+    return list(map_ahead(ask, urls, CONCURRENCY))
 
 
 def _connect(scheme: str, options: Options) -> Any:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, SourceNotFoundError, StorageError
-from ledgerbeam.io.storage.client import ATTEMPTS, CONCURRENCY, Options, call, filesystem
+from ledgerbeam.io.storage.client import ATTEMPTS, CONCURRENCY, Options, call, filesystem, map_ahead
 from ledgerbeam.io.storage.responses import (
     byte_range,
     http_status,
@@ -125,8 +124,7 @@ def cat_listed(
     if api is None:
         return [_read_plain(partial(_read_and_stat, store), *one) for one in asked]
     if api == "hub":
-        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-hub") as pool:
-            return list(pool.map(lambda one: _read_plain(store.read_version, *one), asked))
+        return list(map_ahead(lambda one: _read_plain(store.read_version, *one), asked, CONCURRENCY))
     from fsspec import asyn  # noqa: PLC0415 - a job on local files does not need it
 
     return asyn.sync(

@@ -33,12 +33,15 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
     return read_many_files([url], options, None if listed is None else [listed])[0]
 
 
-def read_json(url: str, options: Options | None, what: str) -> Any:
-    """Read a whole JSON file. SourceError: it is not JSON; the message has `what`, such as ``a wids index``."""
+def read_json(url: str, options: Options | None, what: str) -> dict[str, Any]:
+    """Read a JSON object from a file. SourceError: it is not one; the message has `what`, such as ``a wids index``."""
     try:
-        return orjson.loads(read_bytes(url, options))
+        content = orjson.loads(read_bytes(url, options))
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{url}: expected {what}, found bad JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{url}: expected {what}, an object, found {type(content).__name__}")
+    return content
 
 
 def read_many_files(

@@ -126,25 +126,11 @@ class ObjectFolder:
     def replace(self, name: str, data: bytes) -> None:
         """Create or replace an object atomically. On a local disk it may be lost in a power failure."""
         url = f"{self._url}/{name}"
-        if self._local:
-            self._rename(url, data)
-        else:
+        if not self._local:
             call(url, "write", self._store.pipe_file, url, data)
-
-    def _rename(self, path: str, data: bytes) -> None:
-        folder = os.path.dirname(path)
-        try:
-            os.makedirs(folder, exist_ok=True)
-            descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
-            try:
-                with open(descriptor, "wb") as file:
-                    file.write(data)
-                os.replace(aside, path)
-            except BaseException:
-                os.unlink(aside)
-                raise
-        except OSError as error:
-            raise storage_error(error, path, "write") from error
+            return
+        with _written_beside(url, data, durable=False) as aside:
+            os.replace(aside, url)
 
     def _put(self, url: str, data: bytes) -> bool:
         store = self._store
@@ -173,26 +159,12 @@ class ObjectFolder:
 
     def _link(self, path: str, data: bytes) -> bool:
         """Write a temporary file and link it to the name. False: the name exists, perhaps from a concurrent creator."""
-        folder = os.path.dirname(path)
-        try:
-            make_folders(folder)
-            descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
+        with _written_beside(path, data, durable=True) as aside:
             try:
-                with open(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(descriptor)
                 os.link(aside, path)
-                created = True
             except FileExistsError:
-                created = False
-            finally:
-                os.unlink(aside)
-            # Also if the object exists already: an earlier attempt may have failed before this line.
-            sync_folder(folder)
-        except OSError as error:
-            raise storage_error(error, path, "write") from error
-        return created
+                return False  # the folder is synced in this case too: an earlier attempt may have failed before that
+            return True
 
     def exists(self, name: str) -> bool:
         """Return whether an object exists: one request for one byte, which bypasses the caches of the client."""
@@ -236,6 +208,32 @@ class ObjectFolder:
                 call(url, "delete", store.rm_file, url)
             except FileNotFoundError:
                 continue
+
+
+@contextlib.contextmanager
+def _written_beside(path: str, data: bytes, *, durable: bool) -> Iterator[str]:
+    """Write a temporary file beside a path, and remove it after the body. With `durable`, sync it and its folder."""
+    folder = os.path.dirname(path)
+    try:
+        if durable:
+            make_folders(folder)
+        else:
+            os.makedirs(folder, exist_ok=True)
+        descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(descriptor)
+            yield aside
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # the body has renamed it
+                os.unlink(aside)
+        if durable:
+            sync_folder(folder)
+    except OSError as error:
+        raise storage_error(error, path, "write") from error
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -250,7 +250,6 @@ class _LocalOutput:
         self.file: BinaryIO = io.BufferedWriter(_Raw(path, descriptor), _BUFFER)
 
     def sync(self) -> None:
-        """Flush the content to the disk."""
         with _write_errors(self.path, self.folder):
             self.file.flush()
             descriptor = self.file.fileno()

@@ -125,13 +125,6 @@ class RangeReader:
             stop = min(stop, self._size)
         if start >= stop:
             return b""
-        try:
-            if (size := stop - start) <= _MAX_REQUEST:
-                data = os.pread(self._handle["fd"], size, start)
-                if len(data) == size:
-                    return data
-        except (KeyError, OSError, OverflowError):  # as in `read`
-            pass
         return self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
 
     def read_many(

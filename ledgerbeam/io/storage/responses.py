@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 
 from ledgerbeam._base.disk import NO_ROOM, REMEDIES
@@ -51,6 +51,7 @@ _ACCESS_REMEDIES = {
     "http": "check the address, or give credentials as storage options",
     "https": "check the address, or give credentials as storage options",
 }
+_OFFLINE = ("OfflineModeIsEnabled",)  # huggingface_hub: its client sends no requests
 # huggingface_hub: what contains the file does not exist.
 _NO_REPOSITORY = {
     "BucketNotFoundError": "there is no such bucket on the Hub, or it is private",
@@ -99,16 +100,13 @@ def is_transient(error: BaseException) -> bool:
         return True
     if (status := http_status(error)) is not None:
         return status in _TRANSIENT_STATUS
-    if is_offline(error) or distrusts_certificate(error):
+    if _is_named(error, _OFFLINE) or distrusts_certificate(error):
         return False
-    for cause in _chain(error):
-        if isinstance(cause, (ConnectionError, TimeoutError)):
-            return True
-        if isinstance(cause, OSError) and cause.errno in _TRANSIENT_ERRNOS:
-            return True
-        if any(kind.__name__ in _TRANSIENT_NAMES for kind in type(cause).__mro__):
-            return True
-    return False
+    return _is_named(error, _TRANSIENT_NAMES) or any(
+        isinstance(cause, (ConnectionError, TimeoutError))
+        or (isinstance(cause, OSError) and cause.errno in _TRANSIENT_ERRNOS)
+        for cause in _chain(error)
+    )
 
 
 def http_status(error: BaseException) -> int | None:
@@ -154,19 +152,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__
 
 
+def _is_named(error: BaseException, names: Collection[str]) -> bool:
+    """Return whether the class of an error, or of a cause of it, has one of these names, or a base class with one."""
+    return any(kind.__name__ in names for cause in _chain(error) for kind in type(cause).__mro__)
+
+
 def is_unreachable(error: BaseException) -> bool:
     """Return whether no connection to the host could be made, so the object may exist or not."""
-    for cause in _chain(error):
-        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE_ERRNOS):
-            return True
-        if any(kind.__name__ in _UNREACHABLE_NAMES for kind in type(cause).__mro__):
-            return True
-    return False
-
-
-def is_offline(error: BaseException) -> bool:
-    """Return whether the client of the Hub is in offline mode."""
-    return any(type(cause).__name__ == "OfflineModeIsEnabled" for cause in _chain(error))
+    return _is_named(error, _UNREACHABLE_NAMES) or any(
+        isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE_ERRNOS)
+        for cause in _chain(error)
+    )
 
 
 def distrusts_certificate(error: BaseException) -> bool:
@@ -206,13 +202,13 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if status == 400 and code is None and not store_of(url).explains_refusals:
         remedy = "a store does this when the credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
-    if is_offline(error):
+    if _is_named(error, _OFFLINE):
         remedy = "unset it, or name local files"
         return StorageError(f"{url}: cannot {doing}, HF_HUB_OFFLINE is set, so no request is sent to the Hub; {remedy}")
     if distrusts_certificate(error):
         remedy = "check the address, or name the certificate file of its authority in SSL_CERT_FILE"
         return StorageError(f"{url}: cannot {doing}, the certificate of its host is not trusted ({detail}); {remedy}")
-    if any(type(cause).__name__ == "TooManyRedirects" for cause in _chain(error)):
+    if _is_named(error, ["TooManyRedirects"]):
         remedy = "check the address in a browser"
         return StorageError(f"{url}: cannot {doing}, its server redirects in a circle; {remedy}")
     if status is None and not is_local(url) and is_unreachable(error):
@@ -236,7 +232,7 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if status == _UNAUTHORIZED:
         remedy = _access_remedy(url, doing)
         return StorageError(f"{url}: cannot {doing}, the credentials are missing or refused ({detail}); {remedy}")
-    if any(type(cause).__name__ == "GatedRepoError" for cause in _chain(error)):
+    if _is_named(error, ["GatedRepoError"]):
         remedy = "accept its conditions on its page of the Hub, and set HF_TOKEN"
         return StorageError(f"{url}: cannot {doing}, its repository is gated; {remedy}")
     # gcsfs raises an OSError without the status for a response 403.

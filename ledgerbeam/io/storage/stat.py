@@ -7,7 +7,6 @@ import datetime as dt
 import os
 import stat as stat_modes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +20,7 @@ from ledgerbeam.errors import (
     StorageError,
     UsageError,
 )
-from ledgerbeam.io.storage.client import CONCURRENCY, Options, ask_each, call, filesystem
+from ledgerbeam.io.storage.client import CONCURRENCY, Options, ask_each, call, filesystem, map_ahead
 from ledgerbeam.io.storage.responses import storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
@@ -98,8 +97,7 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
     """Return the properties of many sources as `stat` does, in order, with up to `CONCURRENCY` requests at once."""
     if len(urls) > 1 and all(store_of(url).api == "hub" for url in urls):
         runs = [urls[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(urls), _DESCRIBED_AT_ONCE)]
-        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
-            return [info for run in pool.map(lambda run: _stat_hub(run, options), runs) for info in run]
+        return [info for run in map_ahead(lambda run: _stat_hub(run, options), runs, CONCURRENCY) for info in run]
     return ask_each(lambda url: stat(url, options), urls)
 
 

@@ -90,7 +90,7 @@ def split_scheme(url: str) -> tuple[str, str]:
     scheme, mark, rest = url.partition("://")
     if not mark:
         lost, colon, _ = url.partition(":")
-        if colon and is_remote_scheme(lost):
+        if colon and canonical_scheme(lost) in _STORES.keys() - {"file"}:
             raise UsageError(
                 f"{url}: expected {lost}://, found fewer slashes; give the URL as text, since pathlib removes a slash. "
                 f"For a local file of this name, write ./{url}"
@@ -142,12 +142,6 @@ def store_of(url: str) -> Store:
 def store_named(scheme: str) -> Store:
     """Return the capabilities of the store of a canonical scheme."""
     return _STORES.get(scheme, _UNKNOWN)
-
-
-def is_remote_scheme(scheme: str) -> bool:
-    """Return whether a scheme belongs to a remote store in the table."""
-    name = canonical_scheme(scheme)
-    return name != "file" and name in _STORES
 
 
 def canonical_scheme(scheme: str) -> str:

@@ -13,7 +13,7 @@ from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, require_size
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
-from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.reader import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import require_head
@@ -22,7 +22,7 @@ from ledgerbeam.io.tar.grouping import Grouping, group_key, group_members, group
 from ledgerbeam.io.tar.headers import PlainHeaderScan, Run
 from ledgerbeam.io.tar.reader import TarLayout, TarReader, build_tar_index, split_tar, tar_bounds
 from ledgerbeam.io.tar.sample import Sample, take_sample
-from ledgerbeam.io.tar.walk import walk_bytes, walk_source
+from ledgerbeam.io.tar.walk import HeaderSource, walk_bytes, walk_source
 from ledgerbeam.io.tar.writer import encoded_samples
 
 _MOST_HEADER = 1 << 24
@@ -52,17 +52,8 @@ class TarFormat(IndexedFormat):
             require_head(url, options, listed, self.name)
             raise
 
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        """Open an archive for random access; see `OffsetFormat`."""
-        return TarReader(url, index, options, group=self.group, check=check, listed=listed)
+    def _reader(self, *source: Any, **how: Any) -> Reader:
+        return TarReader(*source, group=self.group, **how)
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Find the samples of a compressed archive in one pass; see `OffsetFormat`.
@@ -116,7 +107,7 @@ class TarFormat(IndexedFormat):
         return self.shard(encoded.data, encoded.offsets(self.group))
 
 
-class _StreamHeaders:
+class _StreamHeaders(HeaderSource):
     """A compressed archive as a `HeaderSource`; its size is not known in advance."""
 
     def __init__(self, stream: Stream) -> None:
@@ -141,6 +132,3 @@ class _StreamHeaders:
     def headers(self, position: int) -> Run:
         data, kept = self._stream.window(position)
         return self._scan.scan_bytes_headers(data, position - kept)
-
-    def moved(self, distance: float, small: float) -> None:
-        """Do nothing: a stream has only one way to read."""

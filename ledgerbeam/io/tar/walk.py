@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError
@@ -40,18 +40,20 @@ _REMOTE = (4 * 1024 * 1024, 8 * 1024 * 1024)
 _REQUESTS_AHEAD = 4
 
 
-class HeaderSource(Protocol):
+class HeaderSource(ABC):
     """The bytes of an archive for a walk over its headers."""
 
     size: int
 
+    @abstractmethod
     def read(self, position: int, size: int) -> bytes:
         """Read bytes near the position of the walk; fewer at the end of the archive."""
 
+    @abstractmethod
     def headers(self, position: int) -> Run:
         """Scan the plain headers from `position` on, as many as can be read cheaply."""
 
-    def moved(self, distance: float, small: float) -> None:
+    def moved(self, distance: float, small: float) -> None:  # noqa: B027 - some have only one way to read
         """Choose how to read from here on: in blocks, or each header by itself.
 
         `distance` is the mean distance of the last headers in bytes, `small` the share of them with at most `SMALL`
@@ -59,9 +61,7 @@ class HeaderSource(Protocol):
         """
 
 
-class _MemoryHeaders:
-    """An archive in memory."""
-
+class _MemoryHeaders(HeaderSource):
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
         self._data = data
@@ -73,11 +73,8 @@ class _MemoryHeaders:
     def headers(self, position: int) -> Run:
         return self._scan.scan_bytes_headers(self._data, position)
 
-    def moved(self, distance: float, small: float) -> None:
-        pass  # the bytes are in memory
 
-
-class _StoredHeaders:
+class _StoredHeaders(HeaderSource):
     """An archive in a store; it has a descriptor if it is local."""
 
     def __init__(self, reader: RangeReader, descriptor: int | None) -> None:
@@ -123,7 +120,6 @@ class _StoredHeaders:
             self._blocks = _Blocks(self._reader, self._step, self._ahead)
 
     def close(self) -> None:
-        """Stop reading ahead."""
         if self._blocks is not None:
             self._blocks.close()
         self._blocks = None
@@ -224,8 +220,6 @@ def walk_source(source: HeaderSource, url: str) -> TarMembers:
 
 
 class _Walk:
-    """One walk: the position and the columns so far."""
-
     def __init__(self, source: HeaderSource, url: str) -> None:
         self._source = source
         self._url = url
@@ -266,7 +260,6 @@ class _Walk:
             self._seen, self._seen_at, self._small, self._next_decision = len(self._names), self._position, 0, _DECIDE
 
     def _take(self, run: Run) -> None:
-        """Add the members of a run."""
         blocks, sizes, _ = run
         ends = np.cumsum((sizes + np.uint64(2 * BLOCK - 1)) & ~np.uint64(BLOCK - 1)) + np.uint64(self._position)
         starts = np.concatenate((np.array([self._position], np.uint64), ends[:-1]))

@@ -123,10 +123,7 @@ class _Outline(NamedTuple):
 
 
 def _encode_sample(sample: Sample, number: int, group: Grouping, *, pax: bool = True) -> tuple[bytes, list[int]]:
-    """Encode one sample; return its bytes, and the offset of each member in them.
-
-    RecordError as in `encode_tar`, but equal keys of neighbouring samples are not detected.
-    """
+    """Encode one sample; return its bytes, and the offset of each member in them. RecordError as in `encode_tar`."""
     names = _names(number, sample)
     _require_readable([_Outline(sample.key, tuple(sample))], [names], group, first=number)
     pieces: list[bytes] = []

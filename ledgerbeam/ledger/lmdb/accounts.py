@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import add
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,16 +27,7 @@ from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.tables import Transaction
-from ledgerbeam.ledger.model.accounts import (
-    PARTS,
-    Part,
-    RecordCounts,
-    Statistic,
-    counts_row,
-    read_counts,
-    task_counts,
-    task_statistics,
-)
+from ledgerbeam.ledger.model import accounts as model_accounts
 from ledgerbeam.ledger.model.identity import ID_BYTES, name_key
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Totals
 from ledgerbeam.ledger.model.values import decode, encode, integer, row, rows, text
@@ -43,16 +35,16 @@ from ledgerbeam.ledger.model.values import decode, encode, integer, row, rows, t
 _STATISTICS_PAGE_BYTES = 16 << 20  # bytes of sketches in memory at a time, when the sketches of all tasks are read
 
 _HEADER = Struct("<I")
-_LETTERS = dict(zip(PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
+_LETTERS = dict(zip(model_accounts.PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
 _PARTS = {letter: part for part, letter in _LETTERS.items()}
 
-PartSums = Counter[Part]  # sums of numbers of `RecordCounts`, by the keys of `RecordCounts.parts`
+PartSums = Counter[model_accounts.Part]  # sums of numbers of `RecordCounts`, by the keys of `RecordCounts.parts`
 
 
 class TaskAccount(NamedTuple):
     """A row of `counts`: the record counts of a task, and the bytes and milliseconds that it adds to the totals."""
 
-    counts: RecordCounts
+    counts: model_accounts.RecordCounts
     bytes: int
     milliseconds: int
 
@@ -67,7 +59,7 @@ def encode_account(leaf: Leaf) -> bytes | None:
     if counts is None:
         return None
     share = leaf.share()
-    return encode([*counts_row(counts), share.bytes, share.milliseconds])
+    return encode([*model_accounts.counts_row(counts), share.bytes, share.milliseconds])
 
 
 def decode_account(value: bytes) -> TaskAccount:
@@ -79,14 +71,14 @@ def read_account(value: Any) -> TaskAccount:
     """Check the JSON value of a row of `counts`. Raises ValueError."""
     *numbers, size, milliseconds = row(rows(value), 7)
     try:
-        counts = read_counts(numbers)
+        counts = model_accounts.read_counts(numbers)
     except UnsupportedShapeError as error:
         raise ValueError(str(error)) from None
-    task_counts(counts, counts.records)
+    model_accounts.task_counts(counts, counts.records)
     return TaskAccount(counts, integer(size), integer(milliseconds))
 
 
-def encode_statistics(statistics: Mapping[str, Statistic]) -> bytes | None:
+def encode_statistics(statistics: Mapping[str, model_accounts.Statistic]) -> bytes | None:
     """Encode the row of `statistics` of a task; None for a task without statistics.
 
     The row is the length of a JSON list, the list of name, kind and size of each sketch, and then the sketches.
@@ -98,22 +90,22 @@ def encode_statistics(statistics: Mapping[str, Statistic]) -> bytes | None:
     return b"".join([_HEADER.pack(len(about)), about, *(data for _, (_, data) in ordered)])
 
 
-def decode_statistics(value: bytes) -> dict[str, Statistic]:
+def decode_statistics(value: bytes) -> dict[str, model_accounts.Statistic]:
     """Decode a row of `statistics`. Raises ValueError, struct.error."""
     (length,) = _HEADER.unpack_from(value)
     place = _HEADER.size + length
-    found: dict[str, Statistic] = {}
+    found: dict[str, model_accounts.Statistic] = {}
     about = [row(item, 3) for item in rows(decode(value[_HEADER.size : place]))]
     for name, kind, size in about:
-        found[text(name)] = Statistic(text(kind), value[place : place + integer(size)])
+        found[text(name)] = model_accounts.Statistic(text(kind), value[place : place + integer(size)])
         place += size
     if place != len(value) or len(found) != len(about):
         raise ValueError(f"expected {len(about)} statistics in {place} bytes, found {len(found)} in {len(value)}")
-    task_statistics(found)
+    model_accounts.task_statistics(found)
     return found
 
 
-def sum_parts(counts: Iterable[RecordCounts]) -> PartSums:
+def sum_parts(counts: Iterable[model_accounts.RecordCounts]) -> PartSums:
     """Return the sum of counts, separately for each number."""
     sums = PartSums()
     for each in counts:
@@ -154,18 +146,18 @@ def drop_accounts(txn: Transaction, source: bytes) -> None:
         txn.drop_prefix(tables.STATISTICS, source)
 
 
-def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
+def record_counts(txn: Transaction, totals: Totals) -> model_accounts.RecordCounts:
     """Return the record counts of the ledger, whose totals are `totals`."""
     return _with_plain(_counted(txn), totals)
 
 
-def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
+def source_counts(txn: Transaction, source: bytes, totals: Totals) -> model_accounts.RecordCounts:
     """Return the record counts of a source, whose totals are `totals`."""
     rows_of = txn.rows(tables.COUNTS, source) if txn.count(tables.COUNTS) else ()
     return counts_of((decode_account(value) for _, value in rows_of), totals)
 
 
-def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:
+def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> model_accounts.RecordCounts:
     """Return the record counts of a source, from its rows of `counts` and its totals. ValueError: they contradict."""
     return _with_plain(sum_parts(account.counts for account in accounts), totals)
 
@@ -180,7 +172,7 @@ def _counted(txn: Transaction) -> PartSums:
     return sums
 
 
-def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
+def _with_plain(counted: PartSums, totals: Totals) -> model_accounts.RecordCounts:
     """Return the counts `counted`, plus the records of plain tasks: the rest of the records in `totals`."""
     plain = totals.records - sum(number for (part, _), number in counted.items() if part == "written")
     for part in ("read", "kept", "written"):
@@ -188,12 +180,12 @@ def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
     try:
         if plain < 0:
             raise ValueError(f"expected at most {totals.records} records written, found {totals.records - plain}")
-        return RecordCounts.from_parts(counted)
+        return model_accounts.RecordCounts.from_parts(counted)
     except UnsupportedShapeError as error:
         raise ValueError(str(error)) from None
 
 
-def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
+def all_statistics(environment: Environment) -> Iterator[tuple[str, model_accounts.Statistic]]:
     """Yield the statistics of all tasks with their names, by source, in pages of bounded size."""
     for page in row_pages(environment, tables.STATISTICS, _STATISTICS_PAGE_BYTES):
         for _, value in page:
@@ -202,7 +194,7 @@ def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
             yield from found.items()
 
 
-def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tuple[bytes, list[bytes]]]:
+def rejected_tasks(environment: Environment, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
     """Yield source ids, each with the ids of its tasks that rejected records; see `LedgerStore.rejected_tasks`."""
 
     def keys() -> Iterator[bytes]:
@@ -227,12 +219,16 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
     """Add the work of a commit to the history: to the row of the step at `now`, and of the run or control `number`."""
     key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
-    known = txn.get(tables.HISTORY, key)
-    before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
-    after = (*totals, completed, failures)
-    txn.put(
-        tables.HISTORY, key, tables.HISTORY_ROW.pack(*(was + more for was, more in zip(before, after, strict=True)))
-    )
+    combine_row(txn, tables.HISTORY, key, tables.HISTORY_ROW, (*totals, completed, failures), how=add)
+
+
+def combine_row(
+    txn: Transaction, table: str, key: bytes, layout: Struct, numbers: Sequence[int], *, how: Callable[[int, int], int]
+) -> None:
+    """Combine numbers, one by one, with the numbers in a row; with zeros if the row does not exist."""
+    known = txn.get(table, key)
+    before = layout.unpack(known) if known is not None else (0,) * len(numbers)
+    txn.put(table, key, layout.pack(*map(how, before, numbers)))
 
 
 def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
@@ -307,10 +303,7 @@ def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
 def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
     """Add numbers of tasks, by step of the scale, to the table `durations`."""
     for step, count in steps.items():
-        key = tables.DURATION_KEY.pack(step)
-        known = txn.get(tables.DURATIONS, key)
-        before = tables.DURATION_ROW.unpack(known)[0] if known is not None else 0
-        txn.put(tables.DURATIONS, key, tables.DURATION_ROW.pack(before + count))
+        combine_row(txn, tables.DURATIONS, tables.DURATION_KEY.pack(step), tables.DURATION_ROW, [count], how=add)
 
 
 def read_durations(txn: Transaction) -> dict[float, int]:

@@ -101,10 +101,8 @@ class _Rows:
 
     def write(self) -> None:
         for table, written in self._written.items():
-            if table in _ONCE:
-                self._txn.insert_many(table, written)
-            else:
-                self._txn.put_many(table, written)
+            if self._txn.put_many(table, written, overwrite=table not in _ONCE) != len(written) and table in _ONCE:
+                raise ValueError(f"expected only new keys for the table {table}, found an existing key")
 
 
 class _SourceCommit:

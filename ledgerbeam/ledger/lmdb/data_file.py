@@ -97,21 +97,15 @@ class Replacing:
         """
         if self._descriptor is None:
             return
-        with translated(self._path), _warn_if_slow(self._path):
-            _unlock(self._descriptor)  # else the locks would not be taken in order
-            for place in self._places:
-                _lock(self._descriptor, fcntl.F_WRLCK, place, wait=True)
-
-
-@contextmanager
-def _warn_if_slow(path: str) -> Iterator[None]:
-    """Warn if the body is still waiting after `_SILENT_SECONDS`."""
-    warning = threading.Timer(_SILENT_SECONDS, _log.warning, (_WAITING, path))
-    warning.start()
-    try:
-        yield
-    finally:
-        warning.cancel()
+        warning = threading.Timer(_SILENT_SECONDS, _log.warning, (_WAITING, self._path))
+        warning.start()
+        try:
+            with translated(self._path):
+                _unlock(self._descriptor)  # else the locks would not be taken in order
+                for place in self._places:
+                    _lock(self._descriptor, fcntl.F_WRLCK, place, wait=True)
+        finally:
+            warning.cancel()
 
 
 def _places(sources: Iterable[bytes]) -> list[int]:

@@ -84,7 +84,6 @@ class Moment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Yield the snapshot."""
         with translated(self._path):
             yield self._txn
 

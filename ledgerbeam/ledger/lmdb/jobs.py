@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -15,9 +15,23 @@ from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, job_changed_error
 from ledgerbeam.ledger.model.rows import Audit, SetUps, WorkTime, read_audit, read_set_ups, read_work_time
 from ledgerbeam.ledger.model.store import Noted
-from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, seconds, text
+from ledgerbeam.ledger.model.values import decode, encode, flag, integer, mapping, rows, seconds, text
 
 MOST_LINES = 60  # largest number of lines of a message about the differences of two jobs
+
+RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "began": seconds,
+    "ended": seconds,
+    "outcome": text,
+    "tidied": flag,
+    "listed": integer,
+    "listing_finished": flag,
+    "set_ups": read_set_ups,
+    "time": read_work_time,
+    "audit": read_audit,
+    "info": mapping,
+}
+"""Functions that check and decode the fields of a run."""
 
 _ID = re.compile(rb"[0-9a-f]{32}")
 
@@ -118,9 +132,9 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished, **most})
 
 
-def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
-    """Record the number of sources that a run has listed so far, and whether its listing has finished."""
-    _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
+def update_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
+    """Replace fields of the row of a run. Raises LedgerError for an unknown run."""
+    _put(txn, run, {**_get(txn, run), **changed})
 
 
 def noted(found: Noted) -> dict[str, Any]:
@@ -132,16 +146,6 @@ def noted(found: Noted) -> dict[str, Any]:
             return {"time": found.as_dict()}
         case Audit():
             return {"audit": found._asdict()}
-
-
-def note(txn: Transaction, run: str, found: Noted) -> None:
-    """Record a measurement of a run."""
-    _put(txn, run, {**_get(txn, run), **noted(found)})
-
-
-def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:
-    """Record the end of a run."""
-    _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome, "tidied": tidied})
 
 
 def check_run(txn: Transaction, run: str) -> None:
@@ -191,24 +195,13 @@ def decode_job(row: bytes) -> Job:
 
 def read_run(row: bytes) -> dict[str, Any]:
     """Decode a row of `runs`."""
-    fields = mapping(decode(row))
-    listed, ended, outcome = (fields.get(name) for name in ("listed", "ended", "outcome"))
-    if not isinstance(fields.get("listing_finished"), bool):
-        raise ValueError(f"expected true or false in listing_finished, found {fields.get('listing_finished')!r:.80}")
-    if not isinstance(fields.get("tidied"), bool | None):
-        raise ValueError(f"expected true or false in tidied, found {fields.get('tidied')!r:.80}")
-    return {
-        **{name: value for name, value in fields.items() if name != "id"},
-        "began": seconds(fields.get("began")),
-        "ended": None if ended is None else seconds(ended),
-        "outcome": None if outcome is None else text(outcome),
-        "tidied": fields.get("tidied"),
-        "listed": None if listed is None else integer(listed),
-        "info": _check_info(fields.get("info")),
-        "set_ups": None if fields.get("set_ups") is None else read_set_ups(fields["set_ups"]),
-        "time": None if fields.get("time") is None else read_work_time(fields["time"]),
-        "audit": None if fields.get("audit") is None else read_audit(fields["audit"]),
-    }
+    found = mapping(decode(row))
+    found.pop("id", None)
+    for name, read in RUN_FIELDS.items():
+        value = found.get(name)
+        found[name] = None if value is None and name not in ("began", "listing_finished", "info") else read(value)
+    _check_info(found["info"])
+    return found
 
 
 def _check_info(value: Any) -> dict[str, Any]:

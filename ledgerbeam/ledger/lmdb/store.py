@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
@@ -24,35 +24,42 @@ from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, FAILED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb.views import CompletedIds
-from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
-from ledgerbeam.ledger.model.rows import (
-    CommitResult,
-    ContentColumns,
-    Failure,
-    FailureRow,
-    HistoryRow,
-    Leaf,
-    Mark,
-    Output,
-    OutputColumns,
-    OutputRow,
-    SourceProgress,
-    SourceRow,
-    TaskCountsRow,
-    Totals,
-    Withdrawn,
-)
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark, OutputRow, SourceProgress, Withdrawn
 from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.task import Source
 
 _Result = TypeVar("_Result")
+_Values = ParamSpec("_Values")
 
 _LOOKUPS = 1000  # look-ups of single tasks between two calls of `trim`
 
 _stores: weakref.WeakSet[LmdbStore] = weakref.WeakSet()
+
+
+def _reads(
+    view: Callable[Concatenate[Transaction, _Values], _Result],
+) -> Callable[Concatenate[LmdbStore, _Values], _Result]:
+    """Return the method of a view that one transaction reads."""
+
+    def method(self: LmdbStore, /, *args: _Values.args, **options: _Values.kwargs) -> _Result:
+        return self._read(lambda txn: view(txn, *args, **options))
+
+    return method
+
+
+def _reads_pages(
+    view: Callable[Concatenate[Environment, _Values], _Result],
+) -> Callable[Concatenate[LmdbStore, _Values], _Result]:
+    """Return the method of a view that several transactions read."""
+
+    def method(self: LmdbStore, /, *args: _Values.args, **options: _Values.kwargs) -> _Result:
+        return view(self._open(), *args, **options)
+
+    return method
 
 
 class LmdbStore:
@@ -145,18 +152,11 @@ class LmdbStore:
     def ledger_id(self) -> str:
         return self._read(lmdb_jobs.read_id)
 
-    def environment_id(self) -> str:
-        return self._read(lmdb_jobs.read_id)
-
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         self._write(lambda txn: lmdb_jobs.open_job(txn, job, on_change, self._path))
         self._job = job.fingerprint
 
-    def job(self) -> Job | None:
-        return self._read(lmdb_jobs.read_job)
-
     def register(self, sources: Sequence[Source]) -> None:
-        """Register sources in one transaction; see `LedgerStore.register`."""
         is_entered = not sources
         with Replacing(self._path) as replacing:
             while not is_entered:
@@ -176,18 +176,12 @@ class LmdbStore:
     def source_count(self) -> int:
         return self._read(lambda txn: txn.count(SOURCES))
 
-    def applied(self, source_id: bytes) -> dict[bytes, int]:
-        return self._read(lambda txn: lmdb_views.applied(txn, source_id))
-
     def pending(self, source_id: bytes) -> int:
         with self._open().read() as txn:
             if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
                 return 0
             row = txn.get(PENDING, source_id)
             return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
-
-    def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        return self._read(lambda txn: lmdb_views.attempts(txn, source_id))
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
         return self._read(lambda txn: [lmdb_views.progress(txn, source) for source in ids])
@@ -233,9 +227,6 @@ class LmdbStore:
         found = lmdb_sources.matching(self._open(), pattern)
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
-    def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
-        return self._read(lambda txn: lmdb_sources.file_times(txn, ids))
-
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
         self._require_writable()
         if times:  # for a remote ledger, the times are recorded in the sidecar only
@@ -276,15 +267,6 @@ class LmdbStore:
 
         self._write(change)
 
-    def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
-        return lmdb_withdrawal.withdrawn(self._open())
-
-    def stale_outputs(self) -> list[str]:
-        return lmdb_withdrawal.stale_outputs(self._open())
-
-    def superseded_names(self) -> Iterator[list[str]]:
-        return lmdb_withdrawal.superseded_names(self._open())
-
     def drop_stale(self, names: Iterable[str]) -> None:
         dropped = list(names)
         self._write(lambda txn: lmdb_withdrawal.drop_stale(txn, dropped))
@@ -295,9 +277,6 @@ class LmdbStore:
 
     def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
         return self._read(lambda txn: {source: url for source in ids if (url := lmdb_views.url_of(txn, source))})
-
-    def gone_ids(self) -> set[bytes]:
-        return self._read(lmdb_views.gone_ids)
 
     def source_ids(self) -> Iterator[list[bytes]]:
         return key_pages(self._open(), SOURCES)
@@ -310,57 +289,26 @@ class LmdbStore:
         return self._run
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
-        missing = sorted(gone)
+        self._change_run(run, {"listed": listed, "listing_finished": finished}, gone=sorted(gone) if finished else None)
+
+    def note(self, run: str, found: Noted) -> None:
+        self._change_run(run, lmdb_jobs.noted(found))
+
+    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
+        self._change_run(run, {"ended": time.time(), "outcome": outcome, "tidied": tidied})
+
+    def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
+        """Replace fields of the row of a run; with `gone`, also the set of gone sources."""
 
         def change(txn: Transaction) -> None:
-            lmdb_jobs.note_listing(txn, run, listed=listed, finished=finished)
-            if finished:
-                lmdb_sources.set_gone(txn, missing)
+            lmdb_jobs.update_run(txn, run, changed)
+            if gone is not None:
+                lmdb_sources.set_gone(txn, gone)
 
         self._write(change)
 
-    def note(self, run: str, found: Noted) -> None:
-        self._write(lambda txn: lmdb_jobs.note(txn, run, found))
-
-    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
-        now = time.time()
-        self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now, tidied=tidied))
-
-    def status(self) -> dict[str, Any]:
-        return self._read(lmdb_views.status)
-
-    def totals(self) -> Totals:
-        return self._read(lmdb_commit.read_totals)
-
     def records(self) -> RecordCounts:
         return self._read(lambda txn: lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn)))
-
-    def task_counts(self) -> Iterator[TaskCountsRow]:
-        return lmdb_views.task_counts(self._open())
-
-    def statistics(self) -> Iterator[tuple[str, Statistic]]:
-        return lmdb_accounts.all_statistics(self._open())
-
-    def rejected_tasks(self, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
-        return lmdb_accounts.rejected_tasks(self._open(), reason)
-
-    def history(self, since: float = 0.0) -> list[HistoryRow]:
-        return self._read(lambda txn: lmdb_accounts.read_history(txn, since))
-
-    def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
-        return self._read(lambda txn: lmdb_accounts.read_recorded(txn, since))
-
-    def durations(self) -> dict[float, int]:
-        return self._read(lmdb_accounts.read_durations)
-
-    def sources(self) -> Iterator[SourceRow]:
-        return lmdb_views.sources(self._open())
-
-    def runs(self) -> list[dict[str, Any]]:
-        return self._read(lmdb_jobs.all_runs)
-
-    def failures(self) -> Iterator[FailureRow]:
-        return lmdb_views.failures(self._open())
 
     def failed_mask(self, ids: Sequence[bytes], run: str = "") -> list[bool]:
         return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
@@ -372,17 +320,32 @@ class LmdbStore:
     def failure_count(self) -> int:
         return self._read(lambda txn: txn.count(FAILED))
 
-    def source_outputs(self, source_id: bytes) -> list[Output]:
-        return self._read(lambda txn: lmdb_views.source_outputs(txn, source_id))
-
     def output_count(self) -> int:
         return self._read(lambda txn: txn.count(OUTPUTS))
 
-    def output_columns(self) -> Iterator[OutputColumns]:
-        return lmdb_views.output_columns(self._open())
-
-    def content_columns(self) -> Iterator[ContentColumns]:
-        return lmdb_views.content_columns(self._open())
+    environment_id = _reads(lmdb_jobs.read_id)
+    job = _reads(lmdb_jobs.read_job)
+    runs = _reads(lmdb_jobs.all_runs)
+    status = _reads(lmdb_views.status)
+    gone_ids = _reads(lmdb_views.gone_ids)
+    applied = _reads(lmdb_views.applied)
+    attempts = _reads(lmdb_views.attempts)
+    source_outputs = _reads(lmdb_views.source_outputs)
+    file_times = _reads(lmdb_sources.file_times)
+    totals = _reads(lmdb_commit.read_totals)
+    history = _reads(lmdb_accounts.read_history)
+    recorded = _reads(lmdb_accounts.read_recorded)
+    durations = _reads(lmdb_accounts.read_durations)
+    statistics = _reads_pages(lmdb_accounts.all_statistics)
+    rejected_tasks = _reads_pages(lmdb_accounts.rejected_tasks)
+    sources = _reads_pages(lmdb_views.sources)
+    task_counts = _reads_pages(lmdb_views.task_counts)
+    failures = _reads_pages(lmdb_views.failures)
+    output_columns = _reads_pages(lmdb_views.output_columns)
+    content_columns = _reads_pages(lmdb_views.content_columns)
+    withdrawn = _reads_pages(lmdb_withdrawal.withdrawn)
+    stale_outputs = _reads_pages(lmdb_withdrawal.stale_outputs)
+    superseded_names = _reads_pages(lmdb_withdrawal.superseded_names)
 
 
 def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:

@@ -197,11 +197,6 @@ class Transaction:
         with self._txn.cursor(of.handle) as cursor:
             return cursor.putmulti(summed, overwrite=overwrite)[1]
 
-    def insert_many(self, table: str, rows: Sequence[Row]) -> None:
-        """Write new rows. Raises ValueError if a key has a row already."""
-        if self.put_many(table, rows, overwrite=False) != len(rows):
-            raise ValueError(f"expected only new keys for the table {table}, found an existing key")
-
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows that exist among `keys`."""
         of = self._tables[table]

@@ -59,10 +59,6 @@ class _Recorded(NamedTuple):
     accounts: dict[bytes, TaskAccount]
     outputs: dict[bytes, list[Output]]
 
-    def share(self, node: bytes) -> Totals:
-        """Return the share of a task with a row of `counts` in the totals of the source."""
-        return self.accounts[node].share(filtered=node not in self.outputs)
-
     def why(self, nodes: Iterable[bytes]) -> Withdrawn:
         """Return the reasons of the rejected records of tasks that have rows of `counts`."""
         return Withdrawn(rejected=tuple(sorted({why for node in nodes for why in self.accounts[node].counts.rejected})))
@@ -131,7 +127,10 @@ def _read(txn: Transaction, source: bytes) -> _Recorded | None:
         lineages = _lineages(source, tally.tasks, accounts.keys() | outputs.keys())
     elif pending is not None:
         tally = Totals(*tables.PENDING_ROW.unpack(pending)[1:])
-        lineages = _applied_lineages(txn, source)
+        deltas = {key[ID_BYTES:]: tables.DELTA.unpack_from(row)[0] for key, row in txn.rows(tables.APPLIED, source)}
+        count = 1 + deltas.pop(node_id(source, ()), -1)
+        has_fanned_out = max(deltas.values(), default=0) >= 0
+        lineages = {} if has_fanned_out else _lineages(source, count, deltas.keys())
     else:
         return None
     return _Recorded(source, tally, lineages, accounts, dict(outputs))
@@ -149,19 +148,12 @@ def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes
     return found if len(found) == len(nodes) else {}
 
 
-def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
-    """Return the lineages of the finished tasks of an open source, by node; empty if one has fanned out."""
-    deltas = {key[ID_BYTES:]: tables.DELTA.unpack_from(value)[0] for key, value in txn.rows(tables.APPLIED, source)}
-    count = 1 + deltas.pop(node_id(source, ()), -1)
-    return {} if max(deltas.values(), default=0) >= 0 else _lineages(source, count, deltas.keys())
-
-
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
     """Return the share of each task in the totals of the source; see the module's docstring.
 
     Return None if the shares cannot add up to the totals: a task without a row of `counts` had fanned out.
     """
-    shares = {node: recorded.share(node) for node in recorded.accounts}
+    shares = {node: account.share(filtered=node not in recorded.outputs) for node, account in recorded.accounts.items()}
     rest = recorded.tally
     for share in shares.values():
         rest = rest.minus(share)

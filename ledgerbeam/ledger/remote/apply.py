@@ -16,8 +16,6 @@ their source stays open (`registration`), with a failure that gives the reason, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
@@ -26,20 +24,8 @@ from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, CUTOFFS, GONE, META, RETIRED, SOURCES, WITHDRAWN, Transaction
 from ledgerbeam.ledger.model.rows import Leaf, Mark
-from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote import registration
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.registration import (
-    KEY_NUMBER,
-    Cutoff,
-    are_leaves_due,
-    cutoffs,
-    hold_open,
-    is_folded,
-    mark_folded,
-    may_be_early,
-    merge_cutoffs,
-    register_sources,
-)
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state
 
@@ -50,10 +36,10 @@ _KEY_FLOOR = b"cutoff"
 
 def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> list[Leaf]:
     """Fold a segment, once. Return its leaves of unknown sources; see `registration.note_overwritten`."""
-    if is_folded(txn, name):
+    if registration.is_folded(txn, name):
         return []
-    once_more = are_leaves_due(txn, name)
-    mark_folded(txn, name)
+    once_more = registration.are_leaves_due(txn, name)
+    registration.mark_folded(txn, name)
     if once_more:
         outcome = _record_again(txn, segment, of_snapshot=of_snapshot)
     else:
@@ -63,7 +49,7 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
         if txn.get(SOURCES, leaf.source_id) is None:
             lost.append(leaf)
         else:
-            hold_open(txn, leaf.source_id, leaf.lineage, error, segment.at)
+            registration.hold_open(txn, leaf.source_id, leaf.lineage, error, segment.at)
     return lost
 
 
@@ -80,21 +66,24 @@ def apply_segment(
     if segment.number < read_number(txn, _KEY_FLOOR):
         _supersede_all(txn, segment)
         return lmdb_commit.CommitChanges(), []
-    _register(txn, segment.sources, segment.number)
+    registration.register_sources(txn, segment.sources, segment.number)
     for source in segment.back:
         lmdb_sources.come_back(txn, source, segment.number)
-        if segment.number >= read_number(txn, KEY_GONE):
+    if segment.number >= read_number(txn, KEY_GONE):
+        for source in (*(source.id for source in segment.sources), *segment.back):
             txn.delete(GONE, source)
     leaves = segment.leaves
     if txn.count(CUTOFFS) or txn.count(RETIRED):
         leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]
-    failures = [failure for failure in segment.failures if segment.number >= cutoffs(txn, failure.source_id)[1]]
+    failures = [
+        failure for failure in segment.failures if segment.number >= registration.cutoffs(txn, failure.source_id)[1]
+    ]
     stamp = Stamp(segment.number, segment.at)
-    passed = _passed(segment, of_snapshot=of_snapshot)
+    passed = stamp._replace(at=0.0) if of_snapshot else stamp
     outcome = lmdb_commit.record(
         txn, prepare(leaves), failures, stamp, passed=passed, again=segment.again, in_history=not of_snapshot
     )
-    deaths = [mark for mark in segment.deaths if segment.number >= cutoffs(txn, mark.source_id)[1]]
+    deaths = [mark for mark in segment.deaths if segment.number >= registration.cutoffs(txn, mark.source_id)[1]]
     quarantined = count_deaths(txn, deaths, stamp)
     if segment.dropped:
         lmdb_withdrawal.drop_stale(txn, segment.dropped, segment.number)
@@ -106,16 +95,13 @@ def apply_segment(
     return outcome, quarantined
 
 
-def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
-    return Stamp(segment.number, 0.0 if of_snapshot else segment.at)
-
-
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
     """Record leaves of a folded segment that count now, but did not when it was folded; see `fold_leaves_again`."""
     if segment.number < read_number(txn, _KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
-    cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
-    stamp, passed = Stamp(segment.number, segment.at), _passed(segment, of_snapshot=of_snapshot)
+    cut = [leaf for leaf in segment.leaves if 0 < registration.cutoffs(txn, leaf.source_id)[0] <= segment.number]
+    stamp = Stamp(segment.number, segment.at)
+    passed = stamp._replace(at=0.0) if of_snapshot else stamp
     return lmdb_commit.record(txn, prepare(cut), (), stamp, passed=passed, again=True)
 
 
@@ -129,21 +115,14 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     others = list(named - known)
     registered = txn.get_many(SOURCES, others)
     return any(source not in registered and txn.get(RETIRED, source) is None for source in others) or (
-        txn.count(CUTOFFS) > 0 and any(may_be_early(txn, source, segment.number) for source in others)
+        txn.count(CUTOFFS) > 0 and any(registration.may_be_early(txn, source, segment.number) for source in others)
     )
-
-
-def _register(txn: Transaction, sources: Sequence[Source], number: int) -> None:
-    register_sources(txn, sources, number)
-    if number >= read_number(txn, KEY_GONE):
-        for source in sources:
-            txn.delete(GONE, source.id)
 
 
 def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
     """Return whether a leaf counts; if not, its outputs are superseded."""
     source = leaf.source_id
-    if txn.get(RETIRED, source) is None and number >= cutoffs(txn, source)[0]:
+    if txn.get(RETIRED, source) is None and number >= registration.cutoffs(txn, source)[0]:
         return True
     _supersede(txn, leaf, number)
     return False
@@ -166,16 +145,16 @@ def _supersede_all(txn: Transaction, segment: Segment) -> None:
 
 def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:
     """Fold a control object, once. The URL of the ledger is for messages."""
-    if is_folded(txn, name):
+    if registration.is_folded(txn, name):
         return
-    mark_folded(txn, name)
-    _put_number(txn, KEY_NUMBER, max(control.number, read_number(txn, KEY_NUMBER)))
+    registration.mark_folded(txn, name)
+    _put_number(txn, registration.KEY_NUMBER, max(control.number, read_number(txn, registration.KEY_NUMBER)))
     if control.kind == "run":
         lmdb_jobs.add_run(txn, control.run, control.info, control.at)
     elif control.kind == "forget":
         for source in control.sources:
-            cutoff = Cutoff(forgotten=control.number)
-            merge_cutoffs(txn, source, Cutoff() if control.failures_only else cutoff, cutoff)
+            cutoff = registration.Cutoff(forgotten=control.number)
+            registration.merge_cutoffs(txn, source, registration.Cutoff() if control.failures_only else cutoff, cutoff)
         lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
         for source in () if control.failures_only else control.sources:
             txn.delete(WITHDRAWN, source)

@@ -28,19 +28,8 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import decode
 from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote import replay
 from ledgerbeam.ledger.remote.registration import cutoffs, highest_number, mark_folded
-from ledgerbeam.ledger.remote.replay import (
-    FOLDS,
-    SNAPSHOTS,
-    Overtaken,
-    Replayer,
-    SnapshotManifest,
-    decode_manifest,
-    encode_manifest,
-    lists_deletions,
-    read_listed,
-    snapshot_name,
-)
 from ledgerbeam.ledger.remote.segment import (
     Objects,
     Segment,
@@ -79,20 +68,20 @@ def compact(store: RemoteStore) -> Compaction:
         LedgerDamagedError: An object is damaged; nothing was deleted.
         StorageError: The store does not answer. Objects were deleted only if the snapshot has their content.
     """
-    for _ in range(FOLDS):
+    for _ in range(replay.FOLDS):
         # Another compaction may delete objects that this one replaces. Then leaves of open sources would be missing
         # here, and a reader that has folded everything that this snapshot covers would not search for them elsewhere.
-        with contextlib.suppress(Overtaken):
+        with contextlib.suppress(replay.Overtaken):
             return _compact(store)
     return Compaction(0, 0, 0)
 
 
 def _compact(store: RemoteStore) -> Compaction:
     objects, environment = store.parts()
-    replayer = Replayer(objects, environment)
+    replayer = replay.Replayer(objects, environment)
     listed = replayer.fold_new()
-    segments = [name for name in listed if not name.startswith(SNAPSHOTS)]
-    manifests = [name for name in listed if name.startswith(SNAPSHOTS)]
+    segments = [name for name in listed if not name.startswith(replay.SNAPSHOTS)]
+    manifests = [name for name in listed if name.startswith(replay.SNAPSHOTS)]
     if not segments and len(manifests) < 2:
         return Compaction(0, 0, 0)
     old = _parts_of(objects, manifests)
@@ -122,7 +111,7 @@ class _Snapshot:
             self.number = highest_number(txn)
             job = lmdb_jobs.read_job(txn)
         self._job = None if job is None else job.fingerprint
-        self._name = snapshot_name(self.number, before)
+        self._name = replay.snapshot_name(self.number, before)
         self.parts: dict[str, str] = {}
         self.bytes = 0
 
@@ -136,7 +125,11 @@ class _Snapshot:
     def finish(self, environment: Environment, covers: Sequence[str]) -> None:
         name = f"{self._name}.json"
         fault_point("compact.before_manifest")
-        create_own(self._objects, name, encode_manifest(SnapshotManifest(self._name, self.number, self.parts, covers)))
+        create_own(
+            self._objects,
+            name,
+            replay.encode_manifest(replay.SnapshotManifest(self._name, self.number, self.parts, covers)),
+        )
         fault_point("compact.after_manifest")
 
         def change(txn: Transaction) -> None:
@@ -158,13 +151,13 @@ def _segments(
     yield from _sources(held)
     yield from _open_leaves(objects, held, names, old)
     yield from _rest(held, number)
-    yield from _deletions(objects, held, [name for name in names if lists_deletions(name)])
+    yield from _deletions(objects, held, [name for name in names if replay.lists_deletions(name)])
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
     parts: dict[str, str] = {}
-    for name, data in read_listed(objects, manifests):
-        parts |= decode_manifest(data, f"{objects.url}/{name}").parts
+    for name, data in replay.read_listed(objects, manifests):
+        parts |= replay.decode_manifest(data, f"{objects.url}/{name}").parts
     return parts
 
 
@@ -175,7 +168,7 @@ def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapp
     """
     wanted: dict[int, list[Leaf]] = {}
     count = 0
-    for name, data in read_listed(objects, [*names, *old], old):
+    for name, data in replay.read_listed(objects, [*names, *old], old):
         segment = decode_segment(data, f"{objects.url}/{name}")
         with held.read() as txn:
             leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
@@ -205,7 +198,8 @@ def _sources(held: Moment) -> Iterator[Segment]:
         rows = [decode(row) for _, row in page]
         found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
         for own, group in groupby(found, key=itemgetter(0)):
-            yield Segment(own, 0.0, sources=[read_source(_source_fields(row)) for _, row in group])
+            columns = ([row[name] for name in ("url", "size", "version", "members") if name in row] for _, row in group)
+            yield Segment(own, 0.0, sources=[*map(read_source, columns)])
 
 
 def _rest(held: Moment, number: int) -> Iterator[Segment]:
@@ -223,7 +217,7 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
 def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
     """Yield the names of deleted outputs in segments, unless former snapshots repeat them; see `UnnamedOutputs`."""
     kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
-    for name, data in read_listed(objects, names):
+    for name, data in replay.read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")
         yield Segment(segment.number, 0.0, dropped=[name for name in segment.dropped if name not in kept])
 
@@ -232,8 +226,3 @@ def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:
     for state in pages:
         if any(state.values()):
             yield Segment(number, 0.0, state=state)
-
-
-def _source_fields(row: dict[str, Any]) -> list[Any]:
-    fields = [row["url"], row["size"], row["version"]]
-    return [*fields, row["members"]] if "members" in row else fields

@@ -142,16 +142,11 @@ def decode_control(data: bytes, url: str) -> Control:
             info=fields.get("info", {}),
             sources=column(fields, "sources", identity),
             failures_only=fields.get("failures_only", False),
-            withdrawn=dict(column(fields, "withdrawn", _read_withdrawn)),
+            withdrawn={identity(source): read_withdrawn(why) for source, *why in column(fields, "withdrawn", rows)},
             job=Job.from_row(fields["job"]) if "job" in fields else None,
         )
     except ValueError as error:
         raise damaged(url, f"{error}") from None
-
-
-def _read_withdrawn(value: Any) -> tuple[bytes, Withdrawn]:
-    source, *reasons = rows(value)
-    return identity(source), read_withdrawn(reasons)
 
 
 def encode_ledger(token: str, job: Job) -> bytes:

@@ -21,15 +21,7 @@ from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.commit import decode_output
 from ledgerbeam.ledger.lmdb.failures import NEVER_CLEARED, Stamp, failure_row, failures_since
-from ledgerbeam.ledger.lmdb.sources import (
-    encode_source,
-    number_of_retired,
-    numbers_of,
-    put_retired,
-    read_source_fields,
-    retire,
-    withdraw,
-)
+from ledgerbeam.ledger.lmdb.sources import numbers_of, put_retired, read_source_fields, retire
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, name_key, node_id, url_key
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
@@ -66,7 +58,7 @@ def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], num
     owners = set(owner_of.values())
     rows = txn.get_many(tables.SOURCES, owners)
     last = {owner: max(numbers_of(read_source_fields(row))) for owner, row in rows.items()}
-    replaced = max([number_of_retired(txn, source.id), *last.values()])
+    replaced = max([lmdb_sources.number_of_retired(txn, source.id), *last.values()])
     for owner, row in rows.items():
         if last[owner] > number:
             note_replacement(txn, owner, row, number)
@@ -78,7 +70,7 @@ def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], num
         put_retired(txn, source.id, replaced, source.urls)
         return
     is_back = txn.delete(tables.RETIRED, source.id)
-    fields = read_source_fields(encode_source(source, replaces=bool(owners), number=number))
+    fields = read_source_fields(lmdb_sources.encode_source(source, replaces=bool(owners), number=number))
     _write(txn, source.id, fields, {number}, replaced, is_back=is_back)
 
 
@@ -125,7 +117,7 @@ def _write(
     least = read_cutoffs(txn, source)[0].least
     if least > before:
         failures = failures_since(txn, source, read_cutoffs(txn, source)[1].least)
-        withdraw(txn, source, replaced)
+        lmdb_sources.withdraw(txn, source, replaced)
         for key, task in failures.items():
             task.write(txn, key)
     if least != before:

@@ -24,14 +24,8 @@ from ledgerbeam.ledger.model.claims import CLAIMS
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, shown, text
 from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote import registration
 from ledgerbeam.ledger.remote.controls import JOB_NAME, control_number, decode_control, decode_ledger, number_gap_error
-from ledgerbeam.ledger.remote.registration import (
-    are_leaves_due,
-    highest_number,
-    is_folded,
-    mark_folded,
-    note_overwritten,
-)
 from ledgerbeam.ledger.remote.segment import Objects, Segment, checksum_of, damaged, decode_segment, seal, unseal
 from ledgerbeam.ledger.remote.snapshot import UnnamedOutputs
 
@@ -229,7 +223,7 @@ class Replayer:
             for kind, group in groupby(sorted(piece for piece in pieces if piece.name in todo), attrgetter("kind")):
                 self._fold(kind, [piece.name for piece in group])
             with self._environment.read() as txn:
-                todo = {piece.name for piece in pieces if are_leaves_due(txn, piece.name)}
+                todo = {piece.name for piece in pieces if registration.are_leaves_due(txn, piece.name)}
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _pieces(self, names: list[str]) -> list[_Piece]:
@@ -252,7 +246,7 @@ class Replayer:
 
         A listing, made page by page, may have an object, but lack a control object that was created before it.
         """
-        highest = highest_number(txn)
+        highest = registration.highest_number(txn)
         if number > highest + highest_beyond:
             self._wait_once(name)
             raise number_gap_error(self._url(name), number, highest)
@@ -264,7 +258,7 @@ class Replayer:
 
     def _unfolded(self, names: Iterable[str]) -> set[str]:
         with self._environment.read() as txn:
-            return {name for name in names if not is_folded(txn, name)}
+            return {name for name in names if not registration.is_folded(txn, name)}
 
     def _fold(self, kind: int, names: list[str]) -> None:
         if kind == _CONTROL:
@@ -329,7 +323,7 @@ class Replayer:
             for name, data in batch:
                 segment = decode_segment(data, self._url(name))
                 self._require_number(txn, name, segment.number)
-                if not is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
+                if not registration.is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # their registrations were created after the listing had passed their names
                 try:
                     of_snapshot = name.startswith(SNAPSHOTS)
@@ -339,7 +333,7 @@ class Replayer:
                         observe(segment)
                 except INVALID_ROWS as error:
                     raise damaged(self._url(name), f"{error}") from None
-            note_overwritten(txn, lost, time.time())
+            registration.note_overwritten(txn, lost, time.time())
 
         with collector_paused():
             self._environment.write(change)
@@ -361,7 +355,7 @@ class Replayer:
                 if unnamed is not None:
                     unnamed.drop_unnamed(txn)
                 for folded in (name, *manifest.covers):
-                    mark_folded(txn, folded)
+                    registration.mark_folded(txn, folded)
 
             self._environment.write(change)
 

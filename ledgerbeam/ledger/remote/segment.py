@@ -23,17 +23,9 @@ from struct import Struct
 from typing import Any, Protocol, TypeVar
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.ledger.lmdb.jobs import RUN_FIELDS
 from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
-from ledgerbeam.ledger.model.rows import (
-    Failure,
-    Leaf,
-    Mark,
-    output_row,
-    read_audit,
-    read_output,
-    read_set_ups,
-    read_work_time,
-)
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import (
     decode,
@@ -225,10 +217,10 @@ def _check_run(run: str, changed: Mapping[str, Any]) -> None:
     if not _RUN.fullmatch(text(run)):
         raise ValueError(f"expected the id of a run, found {shown(run)}")
     for name, item in mapping(changed).items():
-        if name not in _RUN_FIELDS:
+        if name not in RUN_FIELDS:
             raise ValueError(f"expected a field of a run, found {shown(name)}")
         if item is not None:
-            _RUN_FIELDS[name](item)
+            RUN_FIELDS[name](item)
 
 
 def _segment(payload: Any) -> Segment:
@@ -248,20 +240,6 @@ def _segment(payload: Any) -> Segment:
         state=mapping(fields["state"]) if "state" in fields else None,
         again=fields.get("again", False),
     )
-
-
-_RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
-    "began": seconds,
-    "ended": seconds,
-    "outcome": text,
-    "tidied": flag,
-    "listed": integer,
-    "listing_finished": flag,
-    "set_ups": read_set_ups,
-    "time": read_work_time,
-    "audit": read_audit,
-    "info": mapping,
-}
 
 
 def create_own(objects: Objects, name: str, data: bytes) -> None:

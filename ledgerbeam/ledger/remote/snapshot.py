@@ -32,30 +32,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
+from ledgerbeam.ledger.lmdb import failures as lmdb_failures
 from ledgerbeam.ledger.lmdb import tables
-from ledgerbeam.ledger.lmdb.accounts import (
-    TaskAccount,
-    add_counted,
-    counts_of,
-    decode_statistics,
-    drop_accounts,
-    encode_statistics,
-    read_account,
-    sum_parts,
-)
 from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
 from ledgerbeam.ledger.lmdb.environment import Moment, row_pages
-from ledgerbeam.ledger.lmdb.failures import (
-    NEVER_CLEARED,
-    PASSED,
-    Death,
-    Stamp,
-    TaskFailures,
-    clear_failures,
-    clear_passed,
-    passed_at,
-    still_counts,
-)
 from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded, drop_stale, encode_superseded, read_retired, supersede
@@ -74,17 +55,8 @@ from ledgerbeam.ledger.model.values import (
     seconds,
     text,
 )
+from ledgerbeam.ledger.remote import registration
 from ledgerbeam.ledger.remote.controls import HIGHEST
-from ledgerbeam.ledger.remote.registration import (
-    Cutoff,
-    contradict,
-    cutoffs,
-    is_contradicted,
-    merge_cutoffs,
-    note_cutoff,
-    note_replacement,
-    read_cutoffs,
-)
 from ledgerbeam.ledger.remote.segment import Segment
 
 _Rows = list[list[Any]]
@@ -99,10 +71,14 @@ def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None
     tenures = {identity(source): integer(first) for source, first in told}
     for name, merge in _MERGES.items():
         for value in rows(state.get(name, [])):
-            if name == "complete" and _was_cut(txn, rows(value), tenures):
-                _supersede_complete(txn, rows(value), number)
-            else:
-                merge(txn, rows(value), number)
+            values = rows(value)
+            if name == "complete":
+                # A cutoff of the source that was raised after the snapshot may exclude leaves in it.
+                source = identity(values[0])
+                if registration.read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0):
+                    _supersede_complete(txn, values, number)
+                    continue
+            merge(txn, values, number)
 
 
 def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
@@ -111,12 +87,6 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
         _supersede_complete(txn, rows(value), number)
     for value in rows(state.get("superseded", [])):
         _merge_superseded(txn, rows(value), number)
-
-
-def _was_cut(txn: Transaction, value: list[Any], tenures: Mapping[bytes, int]) -> bool:
-    """Return whether the cutoff of a complete source was raised after the snapshot, which may exclude leaves in it."""
-    source = identity(value[0])
-    return read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)
 
 
 def _supersede_complete(txn: Transaction, value: list[Any], number: int) -> None:
@@ -133,70 +103,71 @@ def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
 def _merge_complete(txn: Transaction, value: list[Any], number: int) -> None:
     source_hex, completed, totals, outputs, *accounted = row(value, 4, 5)
     source = identity(source_hex)
-    tasks, records, size, filtered, milliseconds = (integer(part) for part in rows(totals))
-    tally = Totals(tasks, records, size, filtered, milliseconds)
+    tally = Totals(*map(integer, row(totals, 5)))
     pairs = _output_rows(source, outputs)
     accounts = _read_accounts(source, tally, accounted[0] if accounted else [])
-    if txn.get(tables.SOURCES, source) is None or number < cutoffs(txn, source)[0]:
+    if txn.get(tables.SOURCES, source) is None or number < registration.cutoffs(txn, source)[0]:
         supersede(txn, pairs, number)
         return
-    if txn.get(tables.COMPLETED, source) is not None or is_contradicted(txn, source):
+    if txn.get(tables.COMPLETED, source) is not None or registration.is_contradicted(txn, source):
         return
     pending = txn.pop(tables.PENDING, source)
     if pending is not None:
         add_totals(txn, tables.PENDING_ROW.unpack(pending)[1:], -1)
         txn.delete_prefix(tables.APPLIED, source)
-    drop_accounts(txn, source)
-    clear_failures(txn, source)
+    lmdb_accounts.drop_accounts(txn, source)
+    lmdb_failures.clear_failures(txn, source)
     txn.delete(tables.WITHDRAWN, source)
     add_totals(txn, tally, 1)
-    add_counted(txn, sum_parts(account.counts for account, _ in accounts.values()), 1)
+    lmdb_accounts.add_counted(txn, lmdb_accounts.sum_parts(account.counts for account, _ in accounts.values()), 1)
     txn.put_many(tables.COUNTS, ((key, encoded) for key, (_, encoded) in accounts.items()))
     txn.put_many(tables.OUTPUTS, pairs, overwrite=False)
     txn.put(tables.COMPLETED, source, tables.pack_completion(int(seconds(integer(completed))), tally))
 
 
-def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tuple[TaskAccount, bytes]]:
+def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tuple[lmdb_accounts.TaskAccount, bytes]]:
     """Return the rows of `counts` of a complete source by key, decoded and encoded."""
     pairs = [row(pair, 2) for pair in rows(value)]
-    found = {source + identity(node): (read_account(account), encode(account)) for node, account in pairs}
+    found = {source + identity(node): (lmdb_accounts.read_account(account), encode(account)) for node, account in pairs}
     if len(found) != len(pairs) or len(found) > tally.tasks:
         rows_of = f"{len(pairs)} rows of {len(found)} different tasks"
         raise ValueError(f"expected at most {tally.tasks} tasks, one row each, found {rows_of}")
-    counts_of((account for account, _ in found.values()), tally)
+    lmdb_accounts.counts_of((account for account, _ in found.values()), tally)
     return found
 
 
 def _merge_statistics(txn: Transaction, value: list[Any], number: int) -> None:
     source_hex, node, statistics = row(value, 3)
-    source, encoded = identity(source_hex), encode_statistics(read_statistics(statistics))
-    if txn.get(tables.COMPLETED, source) is None or number < cutoffs(txn, source)[0] or encoded is None:
+    source, encoded = identity(source_hex), lmdb_accounts.encode_statistics(read_statistics(statistics))
+    if txn.get(tables.COMPLETED, source) is None or number < registration.cutoffs(txn, source)[0] or encoded is None:
         return  # the leaves of an open source have its statistics
     txn.put(tables.STATISTICS, source + identity(node), encoded, overwrite=False)
 
 
 def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
     (source,) = row
-    if number >= cutoffs(txn, identity(source))[0]:
-        contradict(txn, identity(source))
+    if number >= registration.cutoffs(txn, identity(source))[0]:
+        registration.contradict(txn, identity(source))
 
 
 def _merge_passed(txn: Transaction, row: list[Any], _: int) -> None:
     source, node, number, at = row
-    key, stamp = identity(source) + identity(node), Stamp(integer(number), seconds(at))
+    key, stamp = identity(source) + identity(node), lmdb_failures.Stamp(integer(number), seconds(at))
     known = txn.get(tables.APPLIED, key)
-    if known is not None and tables.DELTA.unpack_from(known)[0] >= 0 and passed_at(known) < stamp:
-        txn.put(tables.APPLIED, key, known[: tables.DELTA.size] + PASSED.pack(*stamp))
-        clear_passed(txn, key, stamp)
+    if known is not None and tables.DELTA.unpack_from(known)[0] >= 0 and lmdb_failures.passed_at(known) < stamp:
+        txn.put(tables.APPLIED, key, known[: tables.DELTA.size] + lmdb_failures.PASSED.pack(*stamp))
+        lmdb_failures.clear_passed(txn, key, stamp)
 
 
 def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
     source, node, task, reason, error, attempts, last, of_run = row
     key = identity(source) + identity(node)
-    stamp = Stamp(integer(of_run), seconds(last))
-    if number < cutoffs(txn, identity(source))[1] or not still_counts(txn, identity(source), identity(node), stamp):
+    stamp = lmdb_failures.Stamp(integer(of_run), seconds(last))
+    if number < registration.cutoffs(txn, identity(source))[1] or not lmdb_failures.still_counts(
+        txn, identity(source), identity(node), stamp
+    ):
         return
-    known = TaskFailures.read(txn, key)
+    known = lmdb_failures.TaskFailures.read(txn, key)
     before = 0 if known.failed is None else known.failed["attempts"]
     known.fail(
         {
@@ -214,14 +185,14 @@ def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
 def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
     source, node, task, deaths = row
     key = identity(source) + identity(node)
-    if number < cutoffs(txn, identity(source))[1]:
+    if number < registration.cutoffs(txn, identity(source))[1]:
         return
-    known = TaskFailures.read(txn, key)
+    known = lmdb_failures.TaskFailures.read(txn, key)
     known.task = known.task or failure_text(text(task))
     for value in rows(deaths):
         of_run, at, place, broke = rows(value)
-        death = Death(integer(of_run), seconds(at), integer(place), flag(broke))
-        if still_counts(txn, identity(source), identity(node), Stamp(*death[:2])):
+        death = lmdb_failures.Death(integer(of_run), seconds(at), integer(place), flag(broke))
+        if lmdb_failures.still_counts(txn, identity(source), identity(node), lmdb_failures.Stamp(*death[:2])):
             known.deaths.add(death)
     known.write(txn, key)
 
@@ -239,7 +210,7 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
     source, urls, number = identity(source_hex), [text(url) for url in rows(names)], integer(of_number)
     known = txn.get(tables.SOURCES, source)
     if known is not None:
-        note_replacement(txn, source, known, number)  # by a source that has been replaced itself
+        registration.note_replacement(txn, source, known, number)  # by a source that has been replaced itself
     else:
         put_retired(txn, source, number, urls)
         for url in urls:
@@ -248,11 +219,13 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
 
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
     source, *floors_of_both = row
-    leaves, failures = (Cutoff.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both)
+    leaves, failures = (
+        registration.Cutoff.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both
+    )
     known = txn.get(tables.SOURCES, identity(source))
     if known is not None:
-        note_cutoff(txn, identity(source), known, leaves)
-    merge_cutoffs(txn, identity(source), leaves, failures)
+        registration.note_cutoff(txn, identity(source), known, leaves)
+    registration.merge_cutoffs(txn, identity(source), leaves, failures)
 
 
 def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
@@ -266,7 +239,7 @@ def _merge_replaced(txn: Transaction, row: list[Any], _: int) -> None:
     source, number = row
     known = txn.get(tables.SOURCES, identity(source))
     if known is not None:
-        note_replacement(txn, identity(source), known, integer(number))
+        registration.note_replacement(txn, identity(source), known, integer(number))
 
 
 def _merge_back(txn: Transaction, row: list[Any], _: int) -> None:
@@ -280,9 +253,7 @@ def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
     if len(parts) != 7 or step >= 2**32 or number > HIGHEST:
         raise ValueError(f"expected a row of the history (the work of a run in ten seconds), found {row}")
     key = tables.HISTORY_KEY.pack(step, number)
-    known = txn.get(tables.HISTORY, key)
-    before = (0,) * 7 if known is None else tables.HISTORY_ROW.unpack(known)
-    txn.put(tables.HISTORY, key, tables.HISTORY_ROW.pack(*map(max, before, parts)))
+    lmdb_accounts.combine_row(txn, tables.HISTORY, key, tables.HISTORY_ROW, parts, how=max)
 
 
 def _merge_durations(txn: Transaction, row: list[Any], _: int) -> None:
@@ -290,9 +261,7 @@ def _merge_durations(txn: Transaction, row: list[Any], _: int) -> None:
     if step >= 2**16:
         raise ValueError(f"expected a row of durations (step of the scale, number of tasks), found {row}")
     key = tables.DURATION_KEY.pack(step)
-    known = txn.get(tables.DURATIONS, key)
-    before = 0 if known is None else tables.DURATION_ROW.unpack(known)[0]
-    txn.put(tables.DURATIONS, key, tables.DURATION_ROW.pack(max(before, count)))
+    lmdb_accounts.combine_row(txn, tables.DURATIONS, key, tables.DURATION_ROW, [count], how=max)
 
 
 _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
@@ -330,12 +299,16 @@ def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
     for page in row_pages(held, tables.STATISTICS, _STATISTICS_BYTES):
         yield {"statistics": _statistics_rows(held, page)}
     for page in row_pages(held, tables.APPLIED):
-        fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == tables.DELTA.size + PASSED.size)
+        fanned_out = (
+            (key, lmdb_failures.passed_at(row))
+            for key, row in page
+            if len(row) == tables.DELTA.size + lmdb_failures.PASSED.size
+        )
         yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
     for page in row_pages(held, tables.FAILED):
         yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
     for page in row_pages(held, tables.ATTEMPTS):
-        died = ((key, TaskFailures.of(None, row)) for key, row in page)
+        died = ((key, lmdb_failures.TaskFailures.of(None, row)) for key, row in page)
         yield {"attempts": [[*_halves(key), task.task, [*map(list, sorted(task.deaths))]] for key, task in died]}
     for page in row_pages(held, tables.SUPERSEDED):
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
@@ -363,9 +336,9 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
                 accounts = [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
                 about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
                 complete.append([*about, accounts] if accounts else about)
-                tenure = read_cutoffs(txn, source)[0].tenure
+                tenure = registration.read_cutoffs(txn, source)[0].tenure
                 tenures += [[source.hex(), tenure]] if tenure else []
-            elif is_contradicted(txn, source):
+            elif registration.is_contradicted(txn, source):
                 contradicted.append([source.hex()])
     yield {
         "replaces": [[source.hex()] for source, fields in known if "replaces" in fields],
@@ -382,7 +355,7 @@ def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
     with held.read() as txn:
         completed = txn.get_many(tables.COMPLETED, {key[:ID_BYTES] for key, _ in page})
         return [
-            [*_halves(key), statistics_row(decode_statistics(value))]
+            [*_halves(key), statistics_row(lmdb_accounts.decode_statistics(value))]
             for key, value in page
             if key[:ID_BYTES] in completed
         ]
@@ -397,8 +370,8 @@ def _failed_rows(key: bytes, value: bytes) -> _Rows:
 
     The list is empty for a row that only stands for deaths, and for a failure that folding the leaves creates again.
     """
-    failed = TaskFailures.of(value, None).failed
-    if failed is None or failed["number"] == NEVER_CLEARED:
+    failed = lmdb_failures.TaskFailures.of(value, None).failed
+    if failed is None or failed["number"] == lmdb_failures.NEVER_CLEARED:
         return []
     named = (failed[name] for name in ("task", "reason", "error", "attempts", "last", "number"))
     return [[*_halves(key), *named]]

@@ -42,7 +42,6 @@ from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark, Withdrawn
-from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
@@ -301,16 +300,6 @@ class RemoteStore(LmdbStore):
         gone = list(ids)
         self._record(lambda _: _segment(gone=gone))
 
-    def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
-        missing = list(gone) if finished else None
-        self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
-
-    def note(self, run: str, found: Noted) -> None:
-        self._change_run(run, lmdb_jobs.noted(found))
-
-    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
-        self._change_run(run, {"ended": time.time(), "outcome": outcome, "tidied": tidied})
-
     def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
         def change(txn: Transaction) -> Segment:
             lmdb_jobs.check_run(txn, run)
@@ -451,7 +440,9 @@ class RemoteStore(LmdbStore):
         fault_point("withdraw.forgotten")
         segment = _segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
         if control is not None and segment.leaves:
-            self._record_again(segment, control.number)
+            outcome, _ = self._record(lambda _: segment, control.number)
+            if outcome.refused:
+                raise first_error(outcome.refused)
         return sum(plan.withdrawn for plan in plans.values())
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
@@ -463,11 +454,6 @@ class RemoteStore(LmdbStore):
             return {"sources": freed, "failures_only": True, "withdrawn": why}
 
         self._create_control("forget", due)
-
-    def _record_again(self, segment: Segment, number: int) -> None:
-        outcome, _ = self._record(lambda _: segment, number)
-        if outcome.refused:
-            raise first_error(outcome.refused)
 
     def _batches(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> Iterator[dict[bytes, Collection[bytes]]]:
         """Yield tasks by source, in batches: the leaves that are recorded again for a batch have a bounded size."""

@@ -141,13 +141,9 @@ class MergedParts(DatasetParts):
 
     @property
     def folder(self) -> str:
-        """The folder of the parts."""
         return f"{self.prefix}.parts"
 
-    @property
-    def replaces_shards(self) -> bool:
-        """True: the parts are not needed after the merge."""
-        return True
+    replaces_shards: ClassVar[bool] = True  # the parts are not needed after the merge
 
     def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the datasets are outside of the output folder
         return self.prefix
@@ -159,7 +155,6 @@ class MergedParts(DatasetParts):
         """Accept every page of the listing: parts with any names can be merged."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
-        """Return whether the parts of a complete job are merged and the datasets exist."""
         return _Parts(self, job, store).merged() is not None
 
     def make(
@@ -191,7 +186,6 @@ class MergedParts(DatasetParts):
         return [asdict(dataset) for dataset in datasets]
 
     def not_made(self, job: JobSpec) -> str:  # noqa: ARG002 - the prefix is enough
-        """Return a warning that nothing was merged because tasks failed."""
         return f"{self.prefix}: not merged, because documents are missing; files of an earlier merge stay"
 
 
@@ -239,7 +233,6 @@ class _Parts:
             return None
 
     def merge(self) -> list[MergedDataset]:
-        """Merge the parts, and keep them."""
         if self._note.begin():  # a merge was killed
             remove_stale_temporaries(os.path.dirname(self._product.prefix))
         parts = parts_by_dataset(self._shards, self._product.suffixes, ledger=self._store.url)
@@ -255,7 +248,6 @@ class _Parts:
         return datasets
 
     def drop(self) -> None:
-        """Remove the merged parts."""
         there = set(self._folder.names(""))
         names = {name for shard in self._shards for name in (shard.name, shard.index) if name is not None}
         remove_below(self._folder.url, sorted(names & there), self._options, ledger=self._store.url, prune=True)

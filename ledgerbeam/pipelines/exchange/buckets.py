@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.exchange.run_file import SUFFIX, task_mark
@@ -101,7 +101,7 @@ class RunFiles:
             gone = store.gone_ids()
             members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
             for row in store.outputs():
-                if row.complete and row.source_id not in gone and row.output.route != REJECTS:
+                if row.complete and row.source_id not in gone and row.output.route not in ASIDE:
                     name, output = f"{below}{row.output.name}", row.output
                     # Records made by a function have no other position than the one in the run file.
                     of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)

@@ -296,7 +296,6 @@ class GatherJob(BucketsJob):
 
     @property
     def first_folder(self) -> str:
-        """The folder of the first run files."""
         return f"{self.output}/{RUNS_FOLDER}"
 
     @property
@@ -345,7 +344,6 @@ class GatherJob(BucketsJob):
         return ScatterJob(**self.scatter_values())
 
     def scatter_values(self) -> dict[str, Any]:
-        """Return the values of the job that reads `files`."""
         places = {"output": self.first_folder, "ledger": stage_ledger(self.ledger, SCATTER), "own": own_files(self)}
         return {**places, **as_run(self, "files", "key", "partition")}
 
@@ -416,7 +414,6 @@ class BucketStage(Stage):
 
     @property
     def bucket_job(self) -> BucketsJob:
-        """The job."""
         return cast(BucketsJob, self.job)
 
     def with_job(self, job: JobSpec) -> Self:

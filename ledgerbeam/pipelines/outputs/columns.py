@@ -179,7 +179,7 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []
     try:
-        for run in try_function(job, sampled, lambda _: None, read_back=False):
+        for run in try_function(job.trial_work(), sampled, lambda _: None):
             for route, records in run.results.items():
                 datasets[route] += records
             if run.outcome in ("failed", "unreadable"):

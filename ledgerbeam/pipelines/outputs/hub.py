@@ -260,8 +260,7 @@ class _Publisher:
     def _local(self, file: LocalFile, scratch: str) -> str:
         """Return the path of a local file, or of a new copy of a remote file. Store the hashes of the content."""
         if is_local(file.url):
-            if file.name not in self._contents:
-                self._contents[file.name] = _content_of(file, _blocks(file, self._options))
+            self._content(file, None)
             return file.url
         descriptor, path = tempfile.mkstemp(dir=scratch)
         with open(descriptor, "wb") as copy:
@@ -295,7 +294,6 @@ def _copied(blocks: Iterator[bytes], copy: Any) -> Iterator[bytes]:
 
 
 def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
-    """Return the hashes of a content."""
     sha256, checksum = hashlib.sha256(), ContentDigest(file.checksum)
     small: bytes | None = b""
     for block in blocks:

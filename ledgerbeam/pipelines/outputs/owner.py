@@ -271,7 +271,6 @@ class OutputOwner:
         return shards_below(self._output, self._spec.shard_form, self._spec.storage_options)
 
     def shards(self) -> Iterator[str]:
-        """Yield the names of the shards in the folder."""
         return chain.from_iterable(self._shards())
 
     def _a_shard(self) -> str | None:

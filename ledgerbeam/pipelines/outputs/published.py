@@ -57,10 +57,7 @@ class PublishedMetadata:
 
     form: str
 
-    @property
-    def replaces_shards(self) -> bool:
-        """False: the metadata refers to the shards."""
-        return False
+    replaces_shards: ClassVar[bool] = False  # the metadata refers to the shards
 
     def place(self, job: JobSpec) -> str:
         return str(job.output)
@@ -250,7 +247,6 @@ class OutputStamp:
         return note if isinstance(note, dict) else {}
 
     def forget(self) -> None:
-        """Remove the note."""
         delete(self._url, self._options)
 
     def read(self) -> dict[str, Any] | None:
@@ -271,7 +267,6 @@ class OutputStamp:
         return unfinished
 
     def end(self, files: Iterable[str], **facts: Any) -> None:
-        """Record that the product is complete."""
         self._write({"of": self._of, "files": {url: stat(url, self._options).size for url in files}, **facts})
 
     def _write(self, note: dict[str, Any]) -> None:

@@ -23,14 +23,8 @@ from ledgerbeam.pipelines.console.run_progress import RunProgress, count
 from ledgerbeam.pipelines.jobs.checks import difference_error
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, Existing, OutputOwner
-from ledgerbeam.pipelines.outputs.recorded import (
-    count_superseded,
-    forget_lost,
-    forgotten_outputs,
-    remove_superseded,
-    sweep_temporaries,
-)
 from ledgerbeam.pipelines.report.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.runners.beam import BeamRunner, check_options, check_reach
@@ -184,7 +178,7 @@ def run_job(
         for pattern in spec.sources().forget_patterns():
             store.forget(pattern)
     _forget_misread(store)
-    lost = forget_lost(spec, store) if spec.keeps_shards else 0  # else asked when it is made: they may be gone
+    lost = recorded.forget_lost(spec, store) if spec.keeps_shards else 0  # else asked when it is made: they may be gone
     warn_of_lost(lost, reporter)
     runner_name = "local" if is_local else " ".join(word for word in beam_args if word.startswith("--runner"))
     info = run_info(store, spec, runner_name, reporter.command)
@@ -228,9 +222,9 @@ def run_job(
                     tidied = clean and not runner.deaths and not lost  # others may have replaced lost outputs
                     with folder.alone() as alone:
                         if alone and not elsewhere and not submitted:
-                            _warn_of_foreign(remove_superseded(spec, store), reporter)
+                            _warn_of_foreign(recorded.remove_superseded(spec, store), reporter)
                             if spec.keeps_shards and store.status()["complete"]:
-                                forgotten = forgotten_outputs(spec, store)
+                                forgotten = recorded.forgotten_outputs(spec, store)
                                 _warn_of_forgotten(forgotten, str(spec.output), reporter)
                             if owner is None or not spec.keeps_shards:
                                 tidied = True
@@ -239,7 +233,7 @@ def run_job(
                                 _warn_of_unrecorded(unrecorded, str(spec.output), reporter)
                                 tidied = not unrecorded  # otherwise the next run searches for them again
                         else:
-                            left = count_superseded(store)
+                            left = recorded.count_superseded(store)
                 finally:
                     if spec.can_be_audited and store.totals().tasks != before.tasks:
                         keep_job(launched_job(spec, run, reporter))
@@ -252,7 +246,7 @@ def run_job(
             if not submitted:
                 store.end_run(run, outcome, tidied=tidied)
                 if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
-                    sweep_temporaries(spec)
+                    recorded.sweep_temporaries(spec)
             lineage.note(store, None if submitted else outcome, _recorded(listed, store, run))
     done, completed = _recorded(listed, store, run), _completed(listed, store, complete_before)
     facts = (time.monotonic() - started, outcome == "interrupted", left, len(unrecorded) + len(forgotten))

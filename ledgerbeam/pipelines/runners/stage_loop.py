@@ -21,14 +21,7 @@ from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console.reporter import count_nulled
 from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.claim import (
-    OpenedJob,
-    open_job,
-    partial_run,
-    require_failed,
-    sources_that_failed,
-    withdraw_rejected,
-)
+from ledgerbeam.pipelines.jobs import claim
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_gone
@@ -138,7 +131,7 @@ class StageLoop:
         self._has_stages = len(plan) > 1
         self._pages: dict[str, Iterator[Page]] = {}
         self._left_out: dict[tuple[str, ...], LeftOut] = {}
-        self._opened: dict[str, OpenedJob] = {}
+        self._opened: dict[str, claim.OpenedJob] = {}
         self._stages: dict[str, Stage] = {}
         self._writers: set[str] = set()  # ids of ledgers
         self._done: dict[str, FinishedStage] = {}
@@ -174,7 +167,7 @@ class StageLoop:
         shown = os.path.relpath(url) if is_local(url) and not how.ledger else url
         self._console.say(f"ledger: {shown} ({state})")
         if how.only_failed is not None:
-            require_failed(every_ledger(store, options), how.only_failed)
+            claim.require_failed(every_ledger(store, options), how.only_failed)
 
     def _run_stages(self) -> tuple[Stage, RunOutcome]:
         """Run stages until the last one is complete, or a stage stays incomplete. Return the stage that ran last."""
@@ -204,7 +197,7 @@ class StageLoop:
         if job.ledger not in self._stages:
             if job.output is not None and job.output.startswith(f"{self._last.job.output}/"):
                 refuse_links(str(self._last.job.output), [job.output])
-            opened = open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
+            opened = claim.open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
             opened.job.require_sources(opened.store)
             if opened.owner is not None and opened.owner.is_alone:
                 self._writers.add(opened.store.ledger_id())
@@ -279,13 +272,13 @@ class StageLoop:
         only: frozenset[bytes] | None = None
         asked: dict[str, str] | None = None
         if how.only_failed is not None:
-            asked = partial_run(store, "failed", how.only_failed)
-            only = sources_that_failed(store, how.only_failed)
+            asked = claim.partial_run(store, "failed", how.only_failed)
+            only = claim.sources_that_failed(store, how.only_failed)
             if self._has_stages and not only:  # another stage has failed
                 only = None
         if how.only_rejected is not None:
-            asked = partial_run(store, "rejected", how.only_rejected)
-            only = withdraw_rejected(store, how.only_rejected)
+            asked = claim.partial_run(store, "rejected", how.only_rejected)
+            only = claim.withdraw_rejected(store, how.only_rejected)
         self._is_partial = only is not None
         console = self._console
         if self._has_stages:
@@ -309,7 +302,7 @@ class StageLoop:
         }
         return outcome
 
-    def _remove_gone(self, opened: OpenedJob, outcome: RunOutcome) -> RunOutcome:
+    def _remove_gone(self, opened: claim.OpenedJob, outcome: RunOutcome) -> RunOutcome:
         """Remove the outputs of missing sources, if the job or the user asks for it."""
         job, store = opened.job, opened.store
         if not (self._how.withdraws or job.removes_gone):
@@ -319,7 +312,7 @@ class StageLoop:
             self._console.say(f"removed {count(removed, 'output')} of missing sources")
         return replace(outcome, status=store.status()) if removed else outcome
 
-    def _product(self, opened: OpenedJob, outcome: RunOutcome) -> tuple[list[Any], RunOutcome]:
+    def _product(self, opened: claim.OpenedJob, outcome: RunOutcome) -> tuple[list[Any], RunOutcome]:
         """Make the product of a complete job; return its result, and the outcome of the job's last run."""
         job, store = opened.job, opened.store
         product = job.product()
@@ -348,7 +341,7 @@ class StageLoop:
             completed=sum(one.completed for one in first),
         )
 
-    def _ended(self, opened: OpenedJob, outcome: RunOutcome, made: list[Any]) -> Result:
+    def _ended(self, opened: claim.OpenedJob, outcome: RunOutcome, made: list[Any]) -> Result:
         """Return the result, and show the remaining work."""
         if self._has_stages:
             outcome = replace(

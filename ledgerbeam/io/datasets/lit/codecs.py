@@ -97,7 +97,6 @@ def _decode_mp4(data: bytes) -> bytes:
 
 
 def _encode_npy(array: Any) -> bytes:
-    """Encode an array. Arrays of objects are refused."""
     target = io.BytesIO()
     np.save(target, array, allow_pickle=False)
     return target.getvalue()
@@ -256,10 +255,7 @@ def _extra(module: str) -> Any:
 
 
 def _encode_image(image: Any, name: str) -> bytes:
-    """Encode a `PIL.Image.Image` in its own format, else in the format of the extension: a JPEG stays a JPEG.
-
-    Raises ValueError if the value is not an image.
-    """
+    """Encode an image of Pillow in its own format, else in the format of the extension: a JPEG stays a JPEG."""
     if not isinstance(image, _extra("PIL.Image").Image):
         raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
     target, kind = io.BytesIO(), image.format or _image_format(name)
@@ -269,7 +265,6 @@ def _encode_image(image: Any, name: str) -> bytes:
 
 
 def _decode_image(data: bytes) -> Any:
-    """Decode an image to a `PIL.Image.Image` with loaded pixels."""
     image = _extra("PIL.Image").open(io.BytesIO(data))
     image.load()
     return image
@@ -292,7 +287,6 @@ class _Segmentation:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the array: uint8, uint16, and uint32 for 24 and 32 bits."""
         return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
 
     def encode(self, array: NDArray[Any]) -> bytes:

@@ -94,8 +94,7 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
         SourceNotFoundError: The file does not exist; also StorageError.
         SourceError: The file is not such a configuration.
     """
-    if not isinstance(content := read_json(url, options, "a LIT configuration"), dict):
-        raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}")
+    content = read_json(url, options, "a LIT configuration")
     extensions, metadata = content.get("extensions"), content.get("metadata", {})
     if not isinstance(extensions, list) or not all(isinstance(name, str) for name in extensions):
         raise SourceError(f"{url}: expected a list of modalities under 'extensions', found {extensions!r:.80}")
@@ -245,7 +244,6 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
 
 
 def _missing_reason(members: Sequence[Members], modalities: Sequence[str]) -> str:
-    """Return the reason why no sample has all modalities."""
     counts: Counter[str] = Counter()
     for shard in members:
         counts.update({name.removeprefix("."): len(keys) for name, keys in shard.items()})

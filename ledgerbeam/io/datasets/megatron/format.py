@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from ledgerbeam._base.lazy import DTypeLike, NDArray, np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
@@ -16,13 +16,11 @@ from ledgerbeam.io.datasets.megatron.reader import MegatronReader
 from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder, encode_part
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, Offsets
-from ledgerbeam.io.index.reader import RawRecord
+from ledgerbeam.io.index.reader import NumberedRecords, RawRecord
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.sample import KEY, Sample
-
-_ITERATE = 1024  # documents read together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,13 +176,16 @@ class DocumentOffsets(IndexFile):
         super().close()
 
 
-class MegatronDocuments:
+class MegatronDocuments(NumberedRecords[Document]):
     """Random access to the documents of a dataset, as `Document`. The arguments are those of `MegatronReader`.
 
-    Deterministic, picklable, safe to share between threads and to use after a fork.
+    Deterministic, picklable, safe to share between threads and to use after a fork. In `read_many`, documents next to
+    each other share a request. Reads raise IndexMismatchError if a document has sequences that do not exist, or the
+    `.bin` does not contain a sequence.
     """
 
     is_indexed: Literal[True] = True
+    _together = 1024
 
     def __init__(
         self,
@@ -196,44 +197,21 @@ class MegatronDocuments:
         index_listed: FileInfo | None = None,
     ) -> None:
         self._reader = MegatronReader(url, options, check=check, listed=listed, index_listed=index_listed)
+        self.url = self._reader.url
         self._offsets = DocumentOffsets(self._reader.url, options, index_listed)
 
     def __repr__(self) -> str:
         return f"MegatronDocuments({self.url!r})"
 
-    @property
-    def url(self) -> str:
-        """The canonical URL of the `.bin`."""
-        return self._reader.url
-
     def __len__(self) -> int:
         return self._reader.document_count
 
-    @overload
-    def __getitem__(self, item: slice, /) -> list[Document]: ...
-    @overload
-    def __getitem__(self, item: int, /) -> Document: ...
-    def __getitem__(self, item: int | slice, /) -> Document | list[Document]:
-        numbers = range(len(self))[item]
-        if isinstance(numbers, int):
-            return self.read_span(numbers, numbers + 1)[0]
-        if numbers.step == 1:
-            return self.read_span(numbers.start, max(numbers.start, numbers.stop))
-        return self.read_many(numbers)
+    def _read_single(self, record: int) -> Document:
+        return self.read_span(record, record + 1)[0]  # does not load the index
 
-    def __iter__(self) -> Iterator[Document]:
-        for start in range(0, len(self), _ITERATE):
-            yield from self.read_span(start, min(start + _ITERATE, len(self)))
-
-    def read_many(self, indices: Sequence[int]) -> list[Document]:
-        """Read documents by number, in the requested order. Documents next to each other share a request.
-
-        Raises:
-            IndexError: A number is out of range.
-            IndexMismatchError: A document has sequences that do not exist, or the `.bin` does not contain a sequence.
-        """
+    def _read(self, records: list[int]) -> list[Document]:
         edges, modes = self._reader.document_indices, self._reader.sequence_modes
-        bounds = [(int(edges[number]), int(edges[number + 1])) for number in (range(len(self))[i] for i in indices)]
+        bounds = [(int(edges[number]), int(edges[number + 1])) for number in records]
         for begin, end in bounds:
             if not 0 <= begin <= end <= len(self._reader):
                 raise self._reader.index.mismatch(

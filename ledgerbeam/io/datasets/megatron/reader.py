@@ -1,7 +1,7 @@
 """Random access to the sequences and documents of a Megatron dataset.
 
-Megatron's reader does not check its arguments. `compat_slice` and `compat_part` find the bytes that it reads; they
-follow `megatron.core.datasets.indexed_dataset` of megatron-core 0.16.1.
+Megatron's reader does not check its arguments. With `compat`, slices and `get` read the same bytes as
+`megatron.core.datasets.indexed_dataset` of megatron-core 0.16.1.
 """
 
 from __future__ import annotations
@@ -27,37 +27,6 @@ from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import is_local
-
-
-def compat_slice(
-    part: slice, lengths: NDArray[np.int32], pointers: NDArray[np.int64], width: int
-) -> tuple[int, int, list[int]]:
-    """Find the contiguous bytes that Megatron reads for a slice, from the first sequence on.
-
-    Return the first byte, the end in bytes, and the bounds of the sequences in tokens, from 0. `lengths` are in tokens,
-    `pointers` in bytes, and `width` is the size of a token. An empty slice is one empty sequence. IndexError: the slice
-    starts at the end. UsageError: its step is not 1.
-    """
-    start, _, step = part.indices(len(lengths))
-    if step != 1:
-        raise UsageError(f"{part} has a step of {step}; compat=True, as Megatron, allows only step 1. Leave compat out")
-    if start >= len(lengths):
-        raise IndexError(f"{part}: expected a start below {len(lengths)}, the number of sequences, as in Megatron")
-    cuts = [0, *np.cumsum(lengths[part], dtype=np.int64).tolist()]
-    first = int(pointers[start])
-    return first, first + cuts[-1] * width, cuts if len(cuts) > 1 else [0, 0]
-
-
-def compat_part(pointer: int, count: int, offset: int, length: int | None, *, width: int, size: int) -> tuple[int, int]:
-    """Find the bytes that Megatron reads for a part of a sequence. They may belong to another sequence.
-
-    `pointer` is in bytes. `count`, `offset` and `length` are in tokens. With a negative `length` the part ends at
-    `size`, the end of the file; with None at the end of the sequence.
-    """
-    start = pointer + offset * width
-    wanted = count - offset if length is None else length
-    return start, size if wanted < 0 else start + wanted * width
-
 
 _FEW = 64  # up to this number, sequences are read one by one, which is faster than arrays
 _ITERATE = 4 * 1024 * 1024
@@ -268,19 +237,18 @@ class MegatronReader:
         source = self._open()
         at = self._number(idx)
         count, pointer, width = self._lengths[at], self._pointers[at], self.dtype.itemsize
+        wanted = count - offset if length is None else length
+        start = pointer + offset * width
+        stop = start + wanted * width
         if self.compat:
             size = stat(self.url, self.options).size if self._size is None else self._size
-            start, stop = compat_part(pointer, count, offset, length, width=width, size=size)
+            stop = size if wanted < 0 else stop
             if (stop - start) % width:
                 raise self.index.mismatch(f"expected whole tokens of {width} bytes, found a .bin of {size} bytes")
-        else:
-            wanted = count - offset if length is None else length
-            if not (0 <= offset <= count and 0 <= wanted <= count - offset):
-                raise UsageError(
-                    f"{self.url}: sequence {idx} has {count} tokens; offset {offset} and length {length} exceed it"
-                )
-            start = pointer + offset * width
-            stop = start + wanted * width
+        elif not (0 <= offset <= count and 0 <= wanted <= count - offset):
+            raise UsageError(
+                f"{self.url}: sequence {idx} has {count} tokens; offset {offset} and length {length} exceed it"
+            )
         return self._item(self._take(source, start, stop, at), at)
 
     def document(self, number: int) -> list[Any]:
@@ -358,18 +326,25 @@ class MegatronReader:
         return tokens if self._modes is None else (tokens, self._modes[at])
 
     def _slice(self, part: slice) -> Any:
-        if self.compat:
-            tokens = self._open()
-            start, stop, cuts = compat_slice(part, self.index.lengths, self.index.pointers, self.dtype.itemsize)
-            run = self._take(tokens, start, stop, part.indices(len(self))[0])
-            parts = [run[first:last] for first, last in pairwise(cuts)]
-            return parts if self._modes is None else (parts, self._modes[part])
         start, stop, step = part.indices(len(self))
+        if self.compat:  # as Megatron, read contiguous bytes from the first sequence on
+            source = self._open()
+            if step != 1:
+                raise UsageError(
+                    f"{part} has a step of {step}; compat=True, as Megatron, allows only step 1. Leave compat out"
+                )
+            if start >= len(self):
+                raise IndexError(f"{part}: expected a start below {len(self)}, the number of sequences, as in Megatron")
+            cuts = [0, *np.cumsum(self.index.lengths[part], dtype=np.int64).tolist()]
+            first = int(self.index.pointers[start])
+            run = self._take(source, first, first + cuts[-1] * self.dtype.itemsize, start)
+            parts = [run[begin:end] for begin, end in pairwise(cuts)] or [run]  # an empty slice is one empty sequence
+            return parts if self._modes is None else (parts, self._modes[part])
         if step != 1:
             return self.read_many(range(start, stop, step))
-        source = self._source if self._viewed else self._open()
-        if stop - start < FEW and isinstance(source, MappedTokens) and self._modes is None:
-            found = source.few(self._lengths[start:stop], self._pointers[start:stop])
+        opened = self._source if self._viewed else self._open()
+        if stop - start < FEW and isinstance(opened, MappedTokens) and self._modes is None:
+            found = opened.few(self._lengths[start:stop], self._pointers[start:stop])
             if found is not None:
                 return found
         return self.read_span(start, max(start, stop))
@@ -398,5 +373,4 @@ class MegatronReader:
         )
 
     def _number(self, index: int) -> int:
-        """Return the number of a sequence, counted from the start."""
         return number_of(index, len(self), self.url, "sequence")

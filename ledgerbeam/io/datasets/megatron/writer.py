@@ -11,7 +11,6 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, TypeAlias
@@ -380,8 +379,7 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     places = list(map(dataset_prefix, prefixes))
     if any(_is_same(target, place) for place in places):
         raise UsageError(f"{target}: this dataset is both a part and the result; choose another output")
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
-        parts = list(pool.map(partial(_open, options=options), places))
+    parts = list(map_ahead(partial(_open, options=options), places, CONCURRENCY))
     sources, listed, indexes = map(list, zip(*parts, strict=True))
     layout = _merged_layout(indexes)
     require_replaceable(target, sum(source.size for source in sources), options)

@@ -22,13 +22,12 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression.streams import is_pipe, split_compression
 from ledgerbeam.io.formats.format import OffsetFormat, Reader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.formats.streamed import stream_each
-from ledgerbeam.io.index.reader import NumberedRecords, RawRecord, require_span
+from ledgerbeam.io.index.reader import NumberedRecords, RawRecord, read_by_part, require_span
 from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.lines.jsonl import stream_records
@@ -275,8 +274,9 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
     def raw(self, index: int) -> bytes:
         """Read the bytes of a cut, without the fields."""
-        shard, number = self._place(self._number(index))
-        return self.shards[CUTS][shard].raw(number)
+        record = self._number(index)
+        shard = bisect_right(self._ends, record) - 1
+        return self.shards[CUTS][shard].raw(record - self._ends[shard])
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Read the bytes of the cuts `[start, stop)`, without the fields."""
@@ -294,28 +294,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
             reader.close()
 
     def _read(self, records: list[int]) -> list[dict[str, Any]]:
-        if len(records) == 1:
-            return [self._read_one(*self._place(records[0]))]
-        shards = np.searchsorted(self._ends, records, "right") - 1
-        found: list[dict[str, Any]] = [{}] * len(records)
-        for shard in dict.fromkeys(shards.tolist()):
-            places = np.flatnonzero(shards == shard).tolist()
-            inside = [records[place] - self._ends[shard] for place in places]
-            for place, cut in zip(places, self._read_shard(shard, inside), strict=True):
-                found[place] = cut
-        return found
-
-    def _place(self, record: int) -> tuple[int, int]:
-        """Return the shard of a cut, and the number of the cut in it."""
-        shard = bisect_right(self._ends, record) - 1
-        return shard, record - self._ends[shard]
-
-    def _read_one(self, shard: int, number: int) -> dict[str, Any]:
-        cut: dict[str, Any] = self.shards[CUTS][shard][number]
-        for field in self.fields:
-            reader = self.shards[field][shard]
-            put_field(cut, field, reader[number], reader.url, number)
-        return cut
+        return read_by_part(records, self._ends, self._read_shard)
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any]]:
         cuts: list[dict[str, Any]] = self.shards[CUTS][shard].read_many(numbers)

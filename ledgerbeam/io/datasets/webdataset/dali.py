@@ -137,12 +137,12 @@ class DaliReader(NumberedRecords[Sample]):
         wanted = np.fromiter(itertools.chain.from_iterable(spans), np.int64)
         firsts = np.maximum(files.before[wanted], files.starts[wanted] - _BEFORE)
         found = iter(self._reader.read_many(firsts, files.stops[wanted]))
-        return [self._sample(span, [self._take(number, next(found)) for number in span]) for span in spans]
-
-    def _sample(self, span: range, taken: list[tuple[str, bytes]]) -> Sample:
-        extensions = self._files.extensions[span[0] : span[-1] + 1]
-        key = taken[0][0].removesuffix(f".{extensions[0]}")
-        return Sample(key, zip(extensions, [content for _, content in taken], strict=True))
+        samples = []
+        for span in spans:
+            extensions = files.extensions[span.start : span.stop]
+            names, contents = zip(*[self._take(number, next(found)) for number in span], strict=True)
+            samples.append(Sample(names[0].removesuffix(f".{extensions[0]}"), zip(extensions, contents, strict=True)))
+        return samples
 
     def _take(self, number: int, data: bytes) -> tuple[str, bytes]:
         """Return the name and content of a file from bytes that start before its header."""
@@ -231,10 +231,7 @@ def _is_number(field: str) -> bool:
 
 
 def _unquoted(name: str) -> str:
-    """Return the name of a member from the listing of GNU tar.
-
-    GNU tar quotes some characters, in some locales all except ASCII.
-    """
+    """Return the name of a member from the listing of GNU tar, which in some locales quotes all except ASCII."""
 
     def character(found: re.Match[bytes]) -> bytes:
         code = found[1]

@@ -18,7 +18,7 @@ from ledgerbeam.errors import IndexMismatchError, SourceError, UsageError
 from ledgerbeam.io.datasets.webdataset.energon import read_energon
 from ledgerbeam.io.datasets.webdataset.writer import ShardLike, filled
 from ledgerbeam.io.index.file import IndexFile, IndexLocation
-from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.index.reader import NumberedRecords, read_by_part
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_json
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -90,8 +90,9 @@ class ShardReader(NumberedRecords[Sample]):
 
     def raw(self, index: int) -> bytes:
         """Read the bytes of one sample, headers included; raises IndexError if the number is out of range."""
-        reader, place = self._place(self._number(index))
-        return reader.raw(place)
+        return read_by_part(
+            [self._number(index)], self._ends, lambda shard, inside: [self._reader(shard).raw(inside[0])]
+        )[0]
 
     def close(self) -> None:
         """Close open files. The next read opens them again. No read may be running."""
@@ -99,24 +100,7 @@ class ShardReader(NumberedRecords[Sample]):
             self._open.popitem()[1].close()
 
     def _read(self, records: list[int]) -> list[Sample]:
-        if len(records) == 1:
-            reader, place = self._place(records[0])
-            return [reader[place]]
-        numbers = np.array(records, np.int64)
-        shards = self._ends.searchsorted(numbers, "right") - 1
-        places = numbers - self._ends[shards]
-        found: list[Sample | None] = [None] * len(records)
-        for shard in dict.fromkeys(shards.tolist()):
-            mine = np.flatnonzero(shards == shard)
-            samples = self._reader(shard).read_many(places[mine].tolist())
-            for position, sample in zip(mine.tolist(), samples, strict=True):
-                found[position] = sample
-        return found  # type: ignore[return-value]  # every position was filled
-
-    def _place(self, record: int) -> tuple[TarReader, int]:
-        """Return the reader of a record's shard, and the number of the record in it."""
-        shard = int(self._ends.searchsorted(record, "right")) - 1
-        return self._reader(shard), record - int(self._ends[shard])
+        return read_by_part(records, self._ends, lambda shard, inside: self._reader(shard).read_many(inside))
 
     def _reader(self, shard: int) -> TarReader:
         if (kept := self._open.get(shard)) is not None:
@@ -194,7 +178,7 @@ def open_energon(root: str, part: str = "train", options: Options | None = None)
     return ShardReader(dataset.root, shards, options)
 
 
-_KIND = "wids-shard-index-v1"
+_KIND, _WHAT = "wids-shard-index-v1", "a wids index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +260,7 @@ def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
         SourceNotFoundError: The file or a referenced file does not exist; also StorageError.
     """
     url = canonical_url(url)
-    content = _load(url, options)
+    content = read_json(url, options, _WHAT)
     if content.get("wids_version") != 1:
         raise SourceError(f"{url}: expected 1 as wids_version, found {content.get('wids_version')!r}")
     shards = _shards(content, url) if "shardlist" in content else []
@@ -286,12 +270,6 @@ def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
         raise SourceError(f"{url}: expected shards under 'shardlist' or 'datasets', found none")
     name, info = content.get("name"), content.get("info")
     return WidsIndex(url, shards, name if isinstance(name, str) else None, info if isinstance(info, str) else None)
-
-
-def _load(url: str, options: Options | None) -> dict[str, Any]:
-    if not isinstance(content := read_json(url, options, "a wids index"), dict):
-        raise SourceError(f"{url}: expected a wids index, an object, found {type(content).__name__}")
-    return content
 
 
 def _list(content: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
@@ -307,7 +285,7 @@ def _component(component: dict[str, Any], where: str, url: str, options: Options
     if not isinstance(source, str):
         raise SourceError(f"{where}: expected a URL under 'source_url', found {source!r:.80}")
     target = join_url(posixpath.dirname(url), source)
-    content = _load(target, options)
+    content = read_json(target, options, _WHAT)
     if "source_url" in content or "datasets" in content:
         raise SourceError(f"{where}: {target} refers to further indexes; list their shards in this index instead")
     return _shards(content, target)
