@@ -30,12 +30,15 @@ setup: $(VENV)/.ready ## create .venv from pyproject.toml; a second call does no
 
 $(VENV)/.ready: pyproject.toml setup.py $(wildcard ledgerbeam/io/_native*.[ch])
 	@if [ -e $(UNFINISHED) ]; then echo "make: the last set-up was interrupted; starting again" >&2; rm -rf $(VENV); fi
-	@mkdir -p $(VENV) && touch $(UNFINISHED) && rm -f $(VENV)/.ready $(VENV)/.docs $(VENV)/.release
+	@mkdir -p $(VENV) && touch $(UNFINISHED) && rm -f $(VENV)/.ready $(VENV)/.cookbook $(VENV)/.docs $(VENV)/.release
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(call install,--upgrade pip setuptools)
 	@$(call install,--editable '.[dev$(COMMA)s3]')
 	$(BIN)/python -m compileall -q ledgerbeam
 	@mv $(UNFINISHED) $@ && touch $@
+
+cookbook: $(VENV)/.cookbook ## install the packages of docs/cookbook, and run its recipes
+	$(BIN)/python -m pytest tests/test_pages.py tests/examples/test_cookbook.py -k cookbook --numprocesses auto --dist worksteal
 
 demo: setup ## a job on real text: run, SIGKILL, rerun, comparison with an undisturbed run
 	$(BIN)/python examples/demo.py
@@ -85,6 +88,9 @@ changes: servers ## jobs whose sources, code or outputs change while they run, o
 conformance: setup ## lhotse, Megatron and other tools read our files, and we read theirs
 	scripts/conformance.sh
 
+blocks: setup ## functions of datatrove and datasets, unchanged, in jobs; installs them into .cache/blocks
+	scripts/blocks.sh $(BIN)/python $(CACHE)/blocks $(ARGS)
+
 fault: setup ## kill jobs and writers N times, locally and on S3, and print the losses: make fault KILLS=N
 	$(BIN)/python -m tests.fault --kills $(KILLS)
 
@@ -102,7 +108,7 @@ docs: $(VENV)/.docs ## build the documentation site in .cache/site; a warning is
 release: $(VENV)/.release ## build and check sdist, manylinux wheel and pure wheel of the commit, in dist/; upload nothing
 	scripts/release.sh $(BIN)/python
 
-$(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
+$(VENV)/.cookbook $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
 	@mv $(VENV)/.ready $(UNFINISHED)
 	@$(call install,--editable '.[$*]')
 	@mv $(UNFINISHED) $(VENV)/.ready && touch $@
@@ -110,4 +116,4 @@ $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
 clean: ## remove the files that setup, servers and tests have created
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test slow long coverage lowest oldest-beam hooks lint servers image matrix changes conformance fault mutants bench docs release clean
+.PHONY: help setup cookbook demo test slow long coverage lowest oldest-beam hooks lint servers image matrix changes conformance blocks fault mutants bench docs release clean

@@ -14,6 +14,7 @@ from collections import Counter
 from types import ModuleType
 
 from benchmarks import (
+    blocks,
     columns,
     commits,
     compressed,
@@ -69,6 +70,7 @@ TABLES: dict[str, ModuleType] = {
     "near": near,
     "sort": sorting,
     "keyed": keyed,
+    "blocks": blocks,
 }
 
 SCALES = {

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
@@ -40,6 +40,9 @@ MOST_NAMES = 100
 
 NAME_CHARACTERS = 200
 """Greatest length of a name of a statistic or route, and of a reason."""
+
+SEPARATOR = "\x1f"
+"""Separates the label of a function of a job from the name of its statistic. No name of a user has this character."""
 
 _SHOWN_CHARACTERS = 128
 """Greatest length of a value of `top`. A longer value is shown by its first characters and a checksum of the whole."""
@@ -121,17 +124,39 @@ def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
 
 
 class Collected:
-    """Statistics collected in the body of `collecting`, by name."""
+    """Statistics collected in the body of `collecting`, by name; with `labels` separately for each function of a job.
 
-    def __init__(self) -> None:
+    Attributes:
+        sketches: The statistics, without `labels`.
+        parts: The statistics of each function; empty without `labels`.
+        running: Returns the number of the running function. The caller of the functions sets it.
+    """
+
+    def __init__(self, labels: Sequence[str] = ()) -> None:
         self.sketches: dict[str, Any] = {}
+        self.parts: list[dict[str, Any]] = [{} for _ in labels]
+        self.running: Callable[[], int] = int
+        self._labels = labels
         self.has_ended = False
         self._lock = Lock()
 
+    @property
+    def current(self) -> dict[str, Any]:
+        """The statistics of the running function."""
+        return self.parts[self.running()] if self.parts else self.sketches
+
     def statistics(self) -> dict[str, tuple[str, bytes]]:
-        """Return the kind and the bytes of each statistic, sorted by name; see `ledgerbeam.sketches`."""
-        found = sorted(self.sketches.items())
-        return {name: (sketch.kind, sketch.data()) for name, sketch in found}
+        """Return the kind and the bytes of each statistic, sorted by name; see `ledgerbeam.sketches`.
+
+        The statistics of several functions have names of label, `SEPARATOR` and name.
+        """
+        named = zip(self._labels, self.parts, strict=True)
+        found = {f"{label}{SEPARATOR}{name}": one for label, part in named for name, one in part.items()}
+        return {name: (sketch.kind, sketch.data()) for name, sketch in sorted({**self.sketches, **found}.items())}
+
+    def new(self, name: str, kind: str) -> Any:  # noqa: ARG002 - subclasses use the name
+        """Return the sketch of a new statistic."""
+        return sketches.begin(kind)
 
     def begin(self, name: str, kind: str) -> Any:
         """Create the sketch of a new name and return the sketch.
@@ -140,25 +165,27 @@ class Collected:
             FunctionError: The task has too many statistics.
         """
         with self._lock:
-            found = self.sketches.get(name)
+            current = self.current
+            found = current.get(name)
             if found is None:
-                if len(self.sketches) == MOST_NAMES:
+                if sum(map(len, (self.sketches, *self.parts))) == MOST_NAMES:
                     raise FunctionError(
                         f"stats.{kind}({_named(name)}): a task has at most {MOST_NAMES} statistics of different names; "
                         "use one name per category, and count record values with stats.top or stats.distinct"
                     )
-                found = self.sketches[name] = sketches.begin(kind)
+                found = current[name] = self.new(name, kind)
         return found
 
 
 @contextlib.contextmanager
-def collecting() -> Iterator[Collected]:
+def collecting(labels: Sequence[str] = (), into: Collected | None = None) -> Iterator[Collected]:
     """Collect the statistics of the body, in this thread and in threads that run in a copy of its context.
 
+    With `labels`, collect them separately for each function of a job; with `into`, in this object.
     A nested `collecting` collects the statistics of its own body instead.
     """
     global _open  # noqa: PLW0603 - says whether any thread of the process is in a task
-    collected = Collected()
+    collected = Collected(labels) if into is None else into
     token = _current.set(collected)
     with _opening:
         _open += 1
@@ -178,6 +205,26 @@ def discarded() -> Iterator[None]:
         yield
 
 
+# Number of the function in the job, name, kind, and arguments of `add` of the sketch
+Observation = tuple[int, str, str, tuple[Any, ...]]
+
+
+def current() -> Collected | None:
+    """Return the statistics of the running task; None outside a task."""
+    return _current.get()
+
+
+def replay(observed: Iterable[Observation]) -> None:
+    """Add observations of another process to the statistics of the running task, in order. FunctionError as usual."""
+    collected = _current.get()
+    for function, name, kind, args in observed:
+        if collected is not None and collected.parts:
+            collected.running = function.__index__
+        found = _sketch(name, kind)
+        if found is not None:
+            found.add(*args)
+
+
 def _sketch(name: str, kind: str) -> Any:
     """Return the sketch of a name in the running task; None outside a task."""
     collected = _current.get()
@@ -195,7 +242,8 @@ def _sketch(name: str, kind: str) -> Any:
             f"stats.{kind}({_named(name)}): called after the end of the task; wait for threads before the function "
             "returns"
         )
-    found = collected.sketches.get(name) if type(name) is str else None
+    known = collected.current if collected.parts else collected.sketches
+    found = known.get(name) if type(name) is str else None
     if found is None:
         _check_name(name, kind)
         found = collected.begin(str(name), kind)

@@ -22,7 +22,7 @@ LAYERS = (
     {"io"},
     {"ledger"},
     {"user_code"},
-    {"sources"},
+    {"adapters", "sources"},
     {"iterators"},
     {"transforms"},
     {"pipelines"},

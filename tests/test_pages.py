@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,17 @@ from ledgerbeam.io.storage import client
 from ledgerbeam.pipelines.cli.parser import parse_words
 from tests.cases import each
 from tests.conftest import S3Server
-from tests.pages import ROOT, blocks, environment, first_line, install_here, run_page, types_commands
+from tests.pages import (
+    ROOT,
+    blocks,
+    environment,
+    first_line,
+    install_here,
+    missing_packages,
+    run_page,
+    types_commands,
+    without_network,
+)
 
 README = ROOT / "README.md"
 DOCUMENTS = sorted(
@@ -37,12 +48,19 @@ NOT_RUN = {
     "migration/datatrove": {"# with_datatrove.py"},
     "migration/lhotse": {"# with_lhotse.py"},
     "migration/nemo-curator": {"# with_curator.py"},
+    "other-libraries": {
+        "# blocks.py",
+        "# tag_with_dolma.py: runs in the environment of dolma",
+        "# tagging.py",
+    },
     "scale": {"$ ledgerbeam map cleaning:clean 'pages/*.jsonl' --output clean --to jsonl --dry-run"},
     "training-loaders": {"from torchdata.stateful_dataloader import StatefulDataLoader", "from lhotse import CutSet"},
 }
 """First lines of the blocks that need what is not here: torch, lhotse, polars, other tools, a cluster, an hour."""
 WITH_A_BUCKET = {"how-to/index-a-bucket"}
 INSTALLING = {"own-format"}
+RECIPES = sorted(path.parent for path in ROOT.glob("examples/cookbook/*/flow.toml"))
+"""The folders of the cookbook. Each has a page of the same name."""
 
 
 def name_of(page: Path) -> str:
@@ -50,9 +68,13 @@ def name_of(page: Path) -> str:
 
 
 def runs(page: Path) -> bool:
-    return name_of(page) not in WITH_A_BUCKET and any(
-        language in ("python", "pycon", "console") and first_line(block) not in NOT_RUN.get(name_of(page), ())
-        for language, block in blocks(page)
+    return (
+        name_of(page) not in WITH_A_BUCKET
+        and not name_of(page).startswith("cookbook/")
+        and any(
+            language in ("python", "pycon", "console") and first_line(block) not in NOT_RUN.get(name_of(page), ())
+            for language, block in blocks(page)
+        )
     )
 
 
@@ -129,6 +151,25 @@ def test_every_block_runs_and_prints_what_stands_there(
     if name_of(page) in INSTALLING:
         env |= install_here(tmp_path_factory.mktemp("venv"))
     assert run_page(page, folder, env, not_run=NOT_RUN.get(name_of(page), ())) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"cookbook/{recipe.name}")
+def test_every_recipe_of_the_cookbook_runs_without_network_and_prints_what_stands_there(
+    recipe: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if missing := missing_packages(recipe):
+        pytest.skip(f"{', '.join(missing)} not installed; `make cookbook` installs the packages of the cookbook")
+    shutil.copytree(recipe, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    env = environment(folder / "cache") | without_network(tmp_path_factory.mktemp("offline") / "site")
+    assert run_page(ROOT / "docs" / "cookbook" / f"{recipe.name}.md", folder, env) > 0
+    for path in recipe.glob("*.*"):
+        assert (folder / path.name).read_text() == path.read_text(), f"{path.name}: the page shows another file"
+
+
+def test_the_cookbook_has_a_page_for_each_recipe() -> None:
+    pages = {name_of(page) for page in PAGES if name_of(page).startswith("cookbook/")}
+    assert pages == {"cookbook/index", *(f"cookbook/{recipe.name}" for recipe in RECIPES)}
 
 
 @pytest.mark.slow

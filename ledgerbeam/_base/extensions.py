@@ -19,6 +19,10 @@ _NAME = "ledgerbeam"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 BUILT_IN: dict[str, dict[str, str]] = {
+    "ledgerbeam.adapters": {
+        "datasets": "ledgerbeam.adapters.datasets:DatasetsStyle",
+        "datatrove": "ledgerbeam.adapters.datatrove:DatatroveAdapter",
+    },
     "ledgerbeam.conversions": {
         "cut": "ledgerbeam.io.datasets.shar.format:to_cut",
         "document": "ledgerbeam.io.datasets.megatron.format:to_document",
@@ -40,6 +44,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 """References `module:attribute` by group and name, as in entry points.
 
+- `adapters`: classes of `Adapter`, see `user_code/adapters.py`
 - `conversions`: functions from a record to a list of one record, see `io/conversion.py`
 - `encoders`: classes of `ShardEncoder`, called with an option of the job
 - `folders`: classes of `FolderKind`, see `io/any_source.py`

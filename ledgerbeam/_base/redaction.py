@@ -75,8 +75,18 @@ def register_credentials(values: Mapping[str, Any]) -> None:
 
 
 def _register(secrets: Iterable[str]) -> None:
+    register_texts({form for secret in secrets for form in _forms(secret)})
+
+
+def registered_texts() -> frozenset[str]:
+    """Return the texts that are hidden, for `register_texts` in another process."""
+    return frozenset(_secrets_registered)
+
+
+def register_texts(texts: Iterable[str]) -> None:
+    """Register all spellings of secrets."""
     global _pattern  # noqa: PLW0603 - one for each process, as the file systems that the options open
-    fresh = {form for secret in secrets for form in _forms(secret)} - _secrets_registered
+    fresh = set(texts) - _secrets_registered
     if fresh:
         _secrets_registered.update(fresh)
         _pattern = re.compile("|".join(re.escape(text) for text in sorted(_secrets_registered, key=len, reverse=True)))

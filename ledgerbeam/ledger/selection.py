@@ -106,6 +106,7 @@ class AuditRequest:
     newest: bool = False  # whether to take the last finished task of the source; else the first
     # Longest time for mapping records. At least one record is mapped. None maps all records of the task.
     seconds: float | None = None
+    isolated: bool = False  # whether to call user code in another process, because it ends its process
 
 
 class AuditAnswer(NamedTuple):

@@ -5,17 +5,18 @@ Formats with an index of a whole dataset make it from the shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam._base.names import check_route
 from ledgerbeam.errors import FunctionError, LedgerDamagedError, LedgerError, UsageError
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import FUNCTIONS, Statistic
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.values import shown
 from ledgerbeam.sketches import Merging, combined, merging
+from ledgerbeam.stats import SEPARATOR
 
 _INDEX_SUFFIX = ".idx"
 _TOKENS_SUFFIX = ".bin"
@@ -168,19 +169,49 @@ class MergedStatistic:
 def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, MergedStatistic]:
     """Merge the statistics of all recorded tasks of a ledger. Return them by name; with `name` only this statistic.
 
-    Tasks are merged in a fixed order, so the result is reproducible. Each task counts once, regardless of retries.
-    Tasks of replaced sources do not count.
+    A statistic of one of several functions has the name ``label.name``; `name` may be this one, or a name alone. Tasks
+    are merged in a fixed order, so the result is reproducible. Each task counts once, regardless of retries. Tasks of
+    replaced sources do not count.
 
     Raises:
         LedgerDamagedError: A sketch cannot be decoded.
         LedgerError: Tasks have statistics of different kinds under one name.
     """
+    is_named = (lambda each: name in (_full_name(each), each.rpartition(SEPARATOR)[2])) if name else bool
+    merged = _merged(store, lambda each: each != FUNCTIONS and is_named(each))
+    return {_full_name(each): found for each, found in merged.items()}
+
+
+def function_summaries(store: LedgerStore) -> list[dict[str, Any]]:
+    """Return the counts and statistics of the functions of a job of several functions, in order.
+
+    Each has ``function`` (its label), ``received``, ``returned``, ``dropped`` and ``rejected`` (numbers by reason), and
+    ``statistics`` (values by name). The list is empty for one function. Raises like `merged_statistics`.
+    """
+    return summaries_of(_merged(store, lambda each: SEPARATOR in each))
+
+
+def summaries_of(merged: Mapping[str, MergedStatistic]) -> list[dict[str, Any]]:
+    """Return what `function_summaries` returns, from merged statistics under the names that tasks have for them."""
+    counts = merged.get(FUNCTIONS)
+    named = [(each.partition(SEPARATOR), found) for each, found in merged.items() if each != FUNCTIONS]
+    return [
+        {**row, "statistics": {name: found.value() for (label, _, name), found in named if label == row["function"]}}
+        for row in (counts.value() if counts else ())
+    ]
+
+
+def _full_name(name: str) -> str:
+    return name.replace(SEPARATOR, ".")
+
+
+def _merged(store: LedgerStore, is_wanted: Callable[[str], bool]) -> dict[str, MergedStatistic]:
     found: dict[str, MergedStatistic] = {}
     recorded = store.totals().tasks
     for each, (kind, data) in store.statistics():
-        if name not in (None, each):
+        if not is_wanted(each):
             continue
-        known = found.get(each)
+        known, name = found.get(each), shown(_full_name(each))
         try:
             if known is None:
                 known = found[each] = MergedStatistic(kind, merging(kind), of=recorded)
@@ -189,12 +220,12 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
                 known.tasks += 1
         except (ValueError, ArithmeticError) as error:
             raise LedgerDamagedError(
-                f"{store.url}: the statistic {shown(each)} of a task cannot be decoded ({error}); restore the ledger "
+                f"{store.url}: the statistic {name} of a task cannot be decoded ({error}); restore the ledger "
                 "from a copy, or run `ledgerbeam ledger forget` on the sources, and the job again"
             ) from error
         if known.kind != kind:
             raise LedgerError(
-                f"{store.url}: the statistic {shown(each)} was made by stats.{known.kind} in some tasks and by "
+                f"{store.url}: the statistic {name} was made by stats.{known.kind} in some tasks and by "
                 f"stats.{kind} in others, because the function has changed; run `ledgerbeam ledger forget` on the "
                 "sources, and the job again; or choose another statistic with --name"
             )

@@ -4,6 +4,7 @@
     observe    exact count, minimum, maximum and sum of numbers, and samples for quantiles (KLL)
     distinct   the number of distinct values (HyperLogLog)
     top        the most frequent values (frequent items)
+    functions  exact counts of the values of each function of a job. User functions cannot make it
 
 Apache DataSketches computes the sketches, but does not check the bytes that it reads. So this package stores a sketch
 in its own format, as the values that the sketch retains, and checks every value. Merging is deterministic.
@@ -30,6 +31,7 @@ _CLASSES = {
     "observe": (".observed", "Observed", "MergedObserved"),
     "distinct": (".distinct", "Distinct", "MergedDistinct"),
     "top": (".frequent", "Frequent", "MergedFrequent"),
+    "functions": (".functions", "MergedFunctions", "MergedFunctions"),
 }
 
 KINDS = tuple(_CLASSES)  # the kinds of statistics, by the name of the function that makes them

@@ -74,11 +74,27 @@ def ReadTasks(on_error: str = "fail") -> Transform:
 
 
 def MapRecords(
-    function: str, to: str, *, values: dict[str, Any] | None = None, batch: int | None = None, on_error: str = "fail"
+    function: str | list[str],
+    to: str,
+    *,
+    values: dict[str, Any] | None = None,
+    batch: int | dict[str, int] | None = None,
+    on_error: str = "fail",
+    keep_dropped: bool = False,
+    style: str | None = None,
 ) -> Transform:
-    """Apply a function to every record, as ``ledgerbeam map`` does. `values` are its parameters, as ``--set``."""
-    check_object(function, values or {})  # raises before anything runs
-    mapping = transforms.MapRecords(function, to, values=values, batch=batch, on_error=cast(OnError, on_error))
+    """Apply functions to every record, as ``ledgerbeam map`` does. `values` are their parameters, as ``--set``."""
+    mapping = transforms.MapRecords(
+        function,
+        to,
+        values=values,
+        batch=batch,
+        on_error=cast(OnError, on_error),
+        keep_dropped=keep_dropped,
+        style=style,
+    )
+    for one in mapping.functions:
+        one.object.check()  # raises before anything runs
     return transforms.ProcessTask(mapping)
 
 

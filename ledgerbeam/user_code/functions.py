@@ -12,6 +12,7 @@ import copyreg
 import functools
 import inspect
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,8 +34,9 @@ from typing import Any, cast
 from ledgerbeam._base.redaction import is_credential
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.job import note_text, shown_value
+from ledgerbeam.user_code.adapters import adapter_of
 from ledgerbeam.user_code.guards import error_name, is_interrupt, message_of
-from ledgerbeam.user_code.loading import MAIN, GivenObject, Reference
+from ledgerbeam.user_code.loading import MAIN, GivenObject, Reference, import_object
 from ledgerbeam.user_code.modules import (
     attribute_names,
     code_digest,
@@ -124,19 +126,45 @@ def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
     return {"order": parts.order, **parts.as_parameters()}
 
 
-def made_of(reference: Reference) -> dict[str, dict[str, str]]:
+def made_of(
+    reference: Reference, values: Mapping[str, Any] | None = None, style: str | None = None
+) -> dict[str, dict[str, str]]:
     """Return the parts of the object that a job calls, in groups, for the parameters of the job.
 
-    Raises FunctionError like `function_parts`; also if the object cannot be loaded.
+    For an object of another library these are also the versions of packages, the assets that it reads with the values
+    of ``--set``, and the parameters of an instance. Raises FunctionError like `function_parts`; also if the
+    object cannot be loaded.
     """
-    if isinstance(reference, str):
-        return {"module": user_modules(reference)}
-    return function_parts(reference.load()).as_parameters()
+    target = import_object(reference)
+    adapter = adapter_of(target, style)
+    if not isinstance(reference, str):
+        parts = function_parts(adapter.portable(target) if adapter else target).as_parameters()
+    else:
+        parts = {"module": user_modules(reference)}
+        if adapter and not inspect.isclass(target) and not inspect.isroutine(target):
+            parts["attribute"] = _plain_attributes(adapter.portable(target))
+    return {**parts, **adapter.identity(target, values or {})} if adapter else parts
 
 
-def changed_parts(reference: Reference, recorded: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _plain_attributes(target: Any) -> dict[str, str]:
+    """Return the parameters of an object: attributes that are plain data, with the name of a constructor's parameter.
+
+    Other attributes may be counters, or differ in each process.
+    """
+    walk = _Follower()
+    named = inspect.signature(type(target).__init__).parameters
+    held = {name: value for name, value in getattr(target, "__dict__", {}).items() if name in named}
+    return {name: walk.shown(name, value) for name, value in held.items() if _is_plain(value)}
+
+
+def changed_parts(
+    reference: Reference,
+    recorded: Mapping[str, Mapping[str, str]],
+    values: Mapping[str, Any] | None = None,
+    style: str | None = None,
+) -> list[str]:
     """Return the parts of an object that differ from the recorded ones, sorted, in the form ``module cleaning``."""
-    found = made_of(reference)
+    found = made_of(reference, values, style)
     parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
     changed = (part for part in parts if _part(found, *part) != _part(recorded, *part))
     return sorted(f"{group} {name}" for group, name in changed)
@@ -148,7 +176,7 @@ def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str
 
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
     """Return a pipeline's reference to a user's object: its name if another process can import it, else the object."""
-    if not callable(given):
+    if isinstance(given, Reference) or not (callable(given) or adapter_of(given)):
         return given
     return reference_to(given) or GivenObject(function_name(given), given)
 
@@ -363,13 +391,18 @@ class _Follower:
             elif isinstance(value, ModuleType):
                 self._use(value.__name__)
                 shown = f"module {value.__name__}"
-            elif type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN and not is_credential(plain, value):
-                shown = repr(value)
             else:
-                shown = f"{type(value).__name__} {blake2b(self._token(value), digest_size=8).hexdigest()}"
-                with suppress(ValueError):
-                    note_text(shown, functools.partial(str, shown_value(plain, value)), is_code=False)
+                shown = self.shown(plain, value)
             self.parts.values[f"{variable} of {owner}"] = shown
+
+    def shown(self, name: str, value: Any) -> str:
+        """Return a short value unchanged. For other values return the type and a hash, and note the text."""
+        if type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN and not is_credential(name, value):
+            return repr(value)
+        found = f"{type(value).__name__} {blake2b(self._token(value), digest_size=8).hexdigest()}"
+        with suppress(ValueError):
+            note_text(found, functools.partial(str, shown_value(name, value)), is_code=False)
+        return found
 
     @contextmanager
     def _at(self, what: str, owner: str) -> Iterator[None]:
@@ -454,6 +487,13 @@ class _Follower:
 def _is_code(value: Any) -> bool:
     """Return whether a value is a function, class or method, perhaps in a partial."""
     return isinstance(value, _CODE) or reference_to(value) is not None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, a regular expression, or a collection of these."""
+    if type(value) in (dict, list, tuple, set, frozenset):
+        return all(map(_is_plain, [*value, *value.values()] if isinstance(value, dict) else value))
+    return type(value) in (*_SHOWN, *_TEXTS, re.Pattern)
 
 
 def attributes_of(wrapper: Any) -> dict[str, Any]:

@@ -109,6 +109,40 @@ _NAME_CHARACTERS = 100
 _IMPORT = "<frozen importlib."  # prefix of the file names of Python's import system
 
 
+class ReportedError(Exception):
+    """An error of a call in another process, described there.
+
+    Attributes:
+        name: Name of the exception's class; if the call ended the process, the reject reason.
+        message: Text of the exception.
+        described: Result of `describe_error`.
+        at: Result of `raised_at`.
+        broke: Result of `is_break`.
+        has_ended: Whether the call ended the process.
+        function: If so, the number of the function in the job.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        message: str,
+        described: str = "",
+        at: str = "",
+        broke: bool = False,
+        *,
+        has_ended: bool = False,
+        function: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        self.message = message
+        self.described = described
+        self.at = at
+        self.broke = broke
+        self.has_ended = has_ended
+        self.function = function
+
+
 def ignore_interrupt(*_: Any) -> None:
     """Ignore SIGINT in a process that another process ends. Child processes inherit SIG_IGN, but not a handler."""
 
@@ -125,14 +159,23 @@ def is_interrupt(error: BaseException) -> bool:
     )
 
 
+def has_ended(error: BaseException) -> bool:
+    """Return whether an error stands for the end of the process in which the call was made."""
+    return type(error) is ReportedError and error.has_ended
+
+
 def is_break(error: BaseException) -> bool:
     """Return whether an exception, or the cause of a `FunctionError`, is one that ends a worker, such as SystemExit."""
+    if type(error) is ReportedError:
+        return error.broke
     raised = error.__cause__ if type(error) is FunctionError else error
     return raised is not None and not issubclass(type(raised), Exception)
 
 
 def error_name(error: BaseException) -> str:
     """Return the name of an exception's class, in one short line."""
+    if type(error) is ReportedError:
+        return error.name
     return _plain(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARACTERS).replace("\n", " ")
 
 
@@ -141,6 +184,8 @@ def describe_error(error: BaseException) -> str:
 
     The place is omitted if Python's import system raised it: the text of a syntax error names the file.
     """
+    if type(error) is ReportedError:
+        return error.described or error.message
     place = _last_frame(error)
     what = f"{error_name(error)}: {message_of(error)}"
     return what if place.startswith(_IMPORT) else f"{what} (at {place})"
@@ -164,6 +209,8 @@ def _last_frame(error: BaseException) -> str:
 
 def raised_at(error: BaseException) -> str:
     """Return ``package/file.py:line`` of the place where `error` was raised, independent of the installation folder."""
+    if type(error) is ReportedError:
+        return error.at
     frames = list(traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)))
     if not frames:
         return ""

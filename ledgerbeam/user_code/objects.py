@@ -28,8 +28,9 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger.model.job import LONGEST, note_text
 from ledgerbeam.ledger.model.values import encode
+from ledgerbeam.user_code.adapters import adapted
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
-from ledgerbeam.user_code.loading import Reference, import_function
+from ledgerbeam.user_code.loading import Reference, import_object
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -40,9 +41,14 @@ BATCH_INVARIANT = "batch_invariant"
 _DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a deeper one could not be read again.
 
 
-def import_callable(reference: Reference) -> Callable[..., Any]:
-    """Import ``module:object``. FunctionError: the import fails, or the object cannot be called with records."""
-    target = import_function(reference)
+def import_callable(reference: Reference, style: str | None = None, *, batched: bool = False) -> Callable[..., Any]:
+    """Import ``module:object``, and adapt it if it is an object of another library or follows a style.
+
+    Raises FunctionError if the import fails, or the object cannot be called with records; also like `adapted`.
+    """
+    target: Callable[..., Any] = adapted(import_object(reference), style, batched=batched)
+    if not callable(target):
+        raise FunctionError(f"{reference}: expected a function, found {type(target).__name__}")
     if _is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
         raise FunctionError(
             f"{reference} is a class without __call__: expected a function, or a class whose objects take a record; "
@@ -73,14 +79,19 @@ def depends_on_batches(target: Any) -> bool:
 
 
 def check_object(
-    reference: Reference, values: Mapping[str, Any], given: Sequence[str] = OF_A_RECORD
+    reference: Reference,
+    values: Mapping[str, Any],
+    given: Sequence[str] = OF_A_RECORD,
+    style: str | None = None,
+    *,
+    batched: bool = False,
 ) -> Callable[..., Any]:
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
     Raises like `import_callable`; FunctionError also if the object does not take the arguments that `given` names;
     UsageError if a name in `values` is not a parameter, or a parameter without a default is not in `values`.
     """
-    target = import_callable(reference)
+    target = import_callable(reference, style, batched=batched)
     try:
         signature = _signature(target)
     except (ValueError, TypeError):  # some callables that are not written in Python have no signature
@@ -95,8 +106,8 @@ def check_object(
             f"{reference}: expected a function of {'one record' if len(given) == 1 else ' and '.join(given)}, found "
             f"{str(reference).partition(':')[2]}{signature}; {first}"
         )
-    takes = parameters if record is None or takes_any else parameters[len(given) :]
-    named = [one.name for one in takes if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes = _value_parameters(target, parameters, given)
+    named = _names(takes)
     if not any(one.kind is one.VAR_KEYWORD for one in takes):
         for name in values:
             if name not in named:
@@ -112,6 +123,29 @@ def check_object(
     return target
 
 
+def takes_value(target: Any, name: str, given: Sequence[str] = OF_A_RECORD) -> bool:
+    """Return whether an object takes a value of ``--set`` of this name. It is called with what `given` names."""
+    try:
+        parameters = list(_signature(target).parameters.values())
+    except (ValueError, TypeError):  # see `check_object`
+        return False
+    takes = _value_parameters(target, parameters, given)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in takes)
+    return name in _names(takes) or (takes_any and name not in _names(parameters))
+
+
+def _value_parameters(
+    target: Any, parameters: list[inspect.Parameter], given: Sequence[str]
+) -> list[inspect.Parameter]:
+    """Return the parameters of an object that values of ``--set`` can be given for."""
+    is_whole = _is_built(target) or (parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL)
+    return parameters if is_whole else parameters[len(given) :]
+
+
+def _names(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+
+
 def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Return the values of ``--set`` by name. In ``NAME=VALUE``, a value that is not JSON is taken as text.
 
@@ -122,7 +156,7 @@ def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for word in given:
         name, equals, value = word.partition("=")
-        if not equals or not name.isidentifier():
+        if not equals or not name.rpartition(".")[2].isidentifier():
             raise UsageError(f"--set {word}: expected NAME=VALUE, with the name of a parameter such as threshold=0.5")
         if name in values:
             raise UsageError(f"--set {name} is given twice; a list is one value: --set '{name}=[1, 2]'")
@@ -231,6 +265,14 @@ class UserObject:
     watched: Mapping[str, str] = field(default_factory=dict)  # checksums of the watched files, by their URLs
     storage_options: Mapping[str, Any] = field(default_factory=dict)  # of these files
     given: tuple[str, ...] = OF_A_RECORD  # descriptions of the positional arguments
+    style: str | None = None  # name of the convention of another library that the object follows; None for ours
+    batched: bool = False  # whether the object is called with lists of records
+    # Whether the watched files are checked after the object was built. Of the functions of a job the last checks them.
+    checks: bool = True
+
+    def check(self) -> Callable[..., Any]:
+        """Import the object, adapted if it is one of another library, and check its values; see `check_object`."""
+        return check_object(self.reference, self.values, self.given, self.style, batched=self.batched)
 
     def ready(self) -> ReadyObject:
         """Return the object. The first call in a process imports and builds it.
@@ -240,11 +282,14 @@ class UserObject:
         """
         with _lock:
             started = time.monotonic()
-            target = check_object(self.reference, self.values, self.given)
+            target = self.check()
             key = id(target), json.dumps([self.values, self.watched], sort_keys=True, default=repr)
             if key not in _ready:
                 _ready[key] = target, self._make(target)
-                _set_ups.append(time.monotonic() - started)
+                note_set_up(time.monotonic() - started)
+            if self.checks and key not in _checked:
+                require_unchanged(self.watched, self.storage_options)
+                _checked.add(key)
             return _ready[key][1]
 
     def _make(self, target: Any) -> ReadyObject:
@@ -254,14 +299,11 @@ class UserObject:
         except FunctionError:
             require_unchanged(self.watched, self.storage_options)  # a changed file is a likely cause
             raise
-        require_unchanged(self.watched, self.storage_options)
         if not _is_built(target):
             call = functools.partial(called, **self.values) if self.values else called
             return ReadyObject(call, depends_on_batches=invariant)
         if callable(getattr(called, "close", None)):
-            if not _open:
-                atexit.register(close_objects)
-            _open.append((str(self.reference), called))
+            open_object(str(self.reference), called)
         # The bound method: looking up `__call__` for every record takes time.
         return ReadyObject(called.__call__, threading.Lock(), depends_on_batches(called))
 
@@ -279,6 +321,14 @@ class UserObject:
             hold_standard_descriptors()  # the constructor may have closed them
 
 
+def open_object(reference: str, built: Any) -> None:
+    """Register an object whose method `close` is to be called at the end of the process."""
+    with _lock:
+        if not _open:
+            atexit.register(close_objects)
+        _open.append((reference, built))
+
+
 def close_objects() -> None:
     """Close the objects that were built in this process and have a method `close`, the last one first.
 
@@ -289,6 +339,7 @@ def close_objects() -> None:
         closing = _open[::-1]
         _open.clear()
         _ready.clear()
+        _checked.clear()
     for reference, built in closing:
         closer = threading.Thread(target=_close, args=(reference, built), name="ledgerbeam-close", daemon=True)
         try:
@@ -301,6 +352,12 @@ def close_objects() -> None:
             _log.warning("%s: close() did not return within %.0f s; continuing without it", reference, CLOSE_SECONDS)
     if closing:
         hold_standard_descriptors()
+
+
+def note_set_up(seconds: float) -> None:
+    """Record the duration of a set-up, for `take_set_ups`."""
+    with _lock:
+        _set_ups.append(seconds)
 
 
 def take_set_ups() -> list[float]:
@@ -320,6 +377,7 @@ def _close(reference: str, built: Any) -> None:
 
 _lock = threading.RLock()
 _ready: dict[tuple[int, str], tuple[Any, ReadyObject]] = {}
+_checked: set[tuple[int, str]] = set()  # keys of `_ready` after whose objects the watched files were checked
 _open: list[tuple[str, Any]] = []
 _set_ups: list[float] = []
 
@@ -328,7 +386,7 @@ def _forget_after_fork() -> None:
     """Forget the parent's objects in a forked process: only the parent closes them."""
     global _lock  # noqa: PLW0603 - the inherited one may be held by a thread that does not exist here
     _lock = threading.RLock()
-    for known in (_ready, _open, _set_ups):
+    for known in (_ready, _checked, _open, _set_ups):
         known.clear()
 
 

@@ -235,7 +235,8 @@ def test_cuts_of_a_shar_folder_have_their_payloads(samplers: Peer, lhotse: Peer,
 
 def test_what_is_no_cut_or_no_state_is_refused(samplers: Peer, manifests: list[str]) -> None:
     no_cut, no_record, other, part = samplers.ask("refused", path=manifests[0])
-    assert no_cut.startswith("UsageError: CutSource: expected records of cuts with a type such as MonoCut")
+    assert no_cut.startswith("UsageError: CutSource: ")
+    assert "MonoCut" in no_cut
     assert no_record.startswith("UsageError: ")
     assert other.startswith("CheckpointMismatchError: ")
     assert part.startswith("CheckpointError: CutSource: the state has no 'ended'")

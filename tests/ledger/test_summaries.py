@@ -18,11 +18,12 @@ from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, LedgerDamagedError, LedgerError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Output, OutputShard, Source, dataset_manifest, merged_statistics
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import FUNCTIONS, Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.ledger.summaries import joined_statistics
+from ledgerbeam.ledger.summaries import function_summaries, joined_statistics
+from ledgerbeam.sketches.functions import FunctionCounts, MergedFunctions
 from tests.ledger.builders import output_of, plain
 from tests.ledger.stores import registered, several
 
@@ -129,6 +130,36 @@ def test_only_the_statistic_that_is_asked_for_is_merged(counting: LedgerStore) -
 def commit_statistic(counting: LedgerStore, ordinal: int, kind: str, data: bytes) -> None:
     source = registered(counting, "a")
     counting.commit([Leaf(source.id, ((ordinal, TASKS),), "filtered", statistics={"x": Statistic(kind, data)})])
+
+
+def test_statistics_of_several_functions_have_their_labels(counting: LedgerStore) -> None:
+    source = registered(counting)
+    for ordinal in range(2):
+        with stats.collecting(["clean", "score"]) as collected:
+            for number in range(2):
+                collected.running = number.__index__
+                stats.count("words", 1 + number)
+        found = {name: Statistic(*one) for name, one in collected.statistics().items()}
+        counts = MergedFunctions()
+        counts.add(0, FunctionCounts("clean", 5, 4, {"short": 1}))
+        counts.add(1, FunctionCounts("score", 4, 4))
+        found[FUNCTIONS] = Statistic("functions", counts.data())
+        lineage: Lineage = ((ordinal, 2),)
+        counting.commit([Leaf(source.id, lineage, "published", (output_of(source, lineage),), 5, 50, statistics=found)])
+    merged = merged_statistics(counting)
+    assert {name: one.value() for name, one in merged.items()} == {"clean.words": 2, "score.words": 4}
+    assert merged_statistics(counting, "score.words").keys() == {"score.words"}
+    shared = {"returned": 8, "rejected": {}}
+    assert function_summaries(counting) == [
+        {"function": "clean", "received": 10, "dropped": {"short": 2}, "statistics": {"words": 2}, **shared},
+        {"function": "score", "received": 8, "dropped": {}, "statistics": {"words": 4}, **shared},
+    ]
+
+
+def test_one_function_has_no_summaries(counting: LedgerStore) -> None:
+    source = registered(counting)
+    counting.commit([leaf(source, 0)])
+    assert function_summaries(counting) == []
 
 
 def test_a_statistic_is_told_with_how_many_tasks_have_it_and_how_far_off_it_may_be(counting: LedgerStore) -> None:

@@ -276,9 +276,7 @@ def sources(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "at", ["ledgerbeam.pipelines.calls.map", "ledgerbeam.pipelines.jobs.one_stage", "numpy", "orjson"]
-)
+@pytest.mark.parametrize("at", ["ledgerbeam.pipelines.calls.map", "ledgerbeam.pipelines.jobs.map", "numpy", "orjson"])
 @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_call_that_is_interrupted_while_it_imports_can_be_repeated(sources: Path, at: str, times: int) -> None:
     dry = MAP.replace("workers=1", "dry_run=True")

@@ -167,9 +167,9 @@ def test_an_exchange_is_of_plain_values(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_function_is_looked_at_before_anything_runs() -> None:
     made: Any = beam_yaml.MapRecords(FUNCTION, "jsonl", values={"width": 9}, batch=4, on_error="reject")
-    assert (made.function.reference, made.function.output_format) == (FUNCTION, "jsonl")
-    assert (made.function.batch, made.function.on_error) == (4, "reject")
-    assert made.function.set_up().call("some long words") == "[...]"
+    assert (made.function.name, made.function.output_format) == (FUNCTION, "jsonl")
+    assert (made.function.functions[0].batch, made.function.on_error) == (4, "reject")
+    assert made.function.set_up()[0].call("some long words") == "[...]"
     with pytest.raises(UsageError, match="textwrap:shorten needs 'width'"):
         beam_yaml.MapRecords(FUNCTION, "jsonl")
     with pytest.raises(FunctionError, match="there is no module"):

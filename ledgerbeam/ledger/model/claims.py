@@ -7,8 +7,10 @@ the reader's own clock. The time of day and the clocks of other hosts are not us
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
@@ -44,14 +46,13 @@ class Claims:
     number: int  # count of the launcher's publications, so that each has different bytes
     seconds: float  # time for which the claims are valid after a reader first sees them
     spans: Sequence[Span] = ()  # spans that the launcher is processing, or is about to start
-    _by_source: Mapping[bytes, list[Span]] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Group the spans by source."""
-        found: dict[bytes, list[Span]] = {}
+    @cached_property
+    def _by_source(self) -> Mapping[bytes, list[Span]]:
+        found = defaultdict(list)
         for span in self.spans:
-            found.setdefault(span.source, []).append(span)
-        object.__setattr__(self, "_by_source", found)
+            found[span.source].append(span)
+        return found
 
     def holds(self, span: Span) -> bool:
         """Return whether one of the claimed spans overlaps `span`."""
@@ -73,14 +74,10 @@ def decode_claims(data: bytes) -> Claims:
     found = rows(fields.get("spans"))
     if len(found) > MOST_SPANS:
         raise ValueError(f"expected claims of at most {MOST_SPANS} spans, found {len(found)}")
-    spans = [_read_span(value) for value in found]
+    values = (row(value, 3) for value in found)
+    spans = [Span(identity(source), integer(start), integer(stop)) for source, start, stop in values]
     holds = min(seconds(fields.get("seconds")), MOST_SECONDS)
     return Claims(text(fields.get("run")), text(fields.get("place")), integer(fields.get("number")), holds, spans)
-
-
-def _read_span(value: object) -> Span:
-    source, start, stop = row(value, 3)
-    return Span(identity(source), integer(start), integer(stop))
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from struct import pack as pack_integers
-from typing import Protocol
 
 from blake3 import blake3
 
@@ -99,14 +98,6 @@ _BYTES = 16
 _CONTENT = "content:"
 
 
-class _Hash(Protocol):
-    def update(self, data: bytes, /) -> object:
-        """Take the next bytes."""
-
-    def digest(self) -> bytes:
-        """Return the digest of all bytes so far."""
-
-
 class ContentDigest:
     """Compute the checksum of a content that comes in chunks: ``blake3:`` and 16 bytes as hexadecimal digits.
 
@@ -125,7 +116,7 @@ class ContentDigest:
                 f"expected a checksum of BLAKE3 or BLAKE2b, found {like:.80}; use the version of ledgerbeam that "
                 "recorded it"
             )
-        self._digest: _Hash = blake3() if self._algorithm else blake2b(digest_size=_BYTES)
+        self._digest = blake3() if self._algorithm else blake2b(digest_size=_BYTES)
 
     def update(self, data: bytes) -> None:
         """Take the next bytes."""

@@ -95,7 +95,13 @@ class Job:
         found = [] if stored.pipeline == self.pipeline else [_was_is("pipeline", stored.pipeline, self.pipeline)]
         names = [name for name in sorted({*was, *now}) if _is_other(was.get(name, _UNSET), now.get(name, _UNSET))]
         before, after = unpack_texts(stored.texts), unpack_texts(self.with_texts().texts) if names else {}
-        return [*found, *(_change(name, was.get(name, _UNSET), now.get(name, _UNSET), before, after) for name in names)]
+        shown = set[str]()  # changed lines: several functions may be in one module
+        for name in names:
+            change = _change(name, was.get(name, _UNSET), now.get(name, _UNSET), before, after)
+            lines = change.partition("\n")[2]
+            found.append(f"{name}: changed in the same lines" if lines in shown else change)
+            shown |= {lines} - {""}
+        return found
 
 
 def job_changed_error(ledger: str, expected: str, found: str) -> JobMismatchError:
@@ -146,7 +152,7 @@ def _was_is(name: str, was: Any, now: Any) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    if name.startswith("set ") and holds_credential(name.rpartition(" ")[2], value):
+    if " set " in f" {name}" and holds_credential(name.rpartition(" ")[2], value):
         return HIDDEN
     return "not set" if value is _UNSET else repr(value)
 

@@ -41,7 +41,7 @@ class Output:
         records: Number of its records.
         first: Sort key among the outputs of one source, normally the first record of the task's span.
         nulled: Number of NaN and infinities that were written as null, because the format does not have them.
-        route: Its dataset: empty for the main dataset, the name of a route, or `names.REJECTS`.
+        route: Its dataset: empty for the main dataset, the name of a route, or one of `names.ASIDE`.
 
     Raises:
         UnsupportedShapeError: A value cannot be stored in a ledger, for instance a name with ``..``.

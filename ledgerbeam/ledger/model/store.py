@@ -14,32 +14,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from ledgerbeam.ledger.model import rows
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
-from ledgerbeam.ledger.model.rows import (
-    Audit,
-    CommitResult,
-    ContentColumns,
-    Failure,
-    FailureRow,
-    HistoryRow,
-    Leaf,
-    Mark,
-    Output,
-    OutputColumns,
-    OutputRow,
-    SetUps,
-    SourceProgress,
-    SourceRow,
-    TaskCountsRow,
-    Totals,
-    Withdrawn,
-    WorkTime,
-)
 from ledgerbeam.ledger.model.task import Source
 
-Noted: TypeAlias = SetUps | WorkTime | Audit  # a measurement that a launcher records of a run while it works
+Noted: TypeAlias = (
+    rows.SetUps | rows.WorkTime | rows.Audit
+)  # a measurement that a launcher records of a run while it works
 
 MAX_ATTEMPTS = 3  # number of worker deaths after which a task that was in work each time is quarantined
 
@@ -47,7 +30,7 @@ MAX_ATTEMPTS = 3  # number of worker deaths after which a task that was in work 
 class LedgerSink(Protocol):
     """The part of a ledger that workers need: recording. Every store is a sink."""
 
-    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+    def commit(self, leaves: Sequence[rows.Leaf], failures: Sequence[rows.Failure] = ()) -> rows.CommitResult:
         """Record finished and failed tasks, durably; see `LedgerStore.commit`."""
 
     def close(self) -> None:
@@ -108,7 +91,7 @@ class LedgerStore(LedgerSink, Protocol):
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """Return the changes of an open source's count: delta by node of each `counting.Entry`. Empty if complete."""
 
-    def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
+    def progress(self, ids: Sequence[bytes]) -> list[rows.SourceProgress | None]:
         """Return the progress of each source of a page of source ids, in their order.
 
         A complete, replaced or unknown source has no progress: None.
@@ -141,7 +124,7 @@ class LedgerStore(LedgerSink, Protocol):
                 all.
         """
 
-    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+    def commit(self, leaves: Sequence[rows.Leaf], failures: Sequence[rows.Failure] = ()) -> rows.CommitResult:
         """Record finished and failed tasks, durably, in one transaction.
 
         Leaves of complete sources change nothing. The outputs of leaves of replaced sources are superseded. If such an
@@ -158,7 +141,7 @@ class LedgerStore(LedgerSink, Protocol):
             DiskFullError: Nothing was recorded, nothing recorded before is lost.
         """
 
-    def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
+    def record_deaths(self, marks: Sequence[rows.Mark]) -> list[rows.Mark]:
         """Count a worker's death against the tasks that it was processing.
 
         Returns:
@@ -213,7 +196,7 @@ class LedgerStore(LedgerSink, Protocol):
             quarantined: Ids of those sources whose failures are dropped, so that their tasks are started again.
         """
 
-    def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
+    def withdrawn(self) -> Iterator[tuple[bytes, rows.Withdrawn]]:
         """Yield the sources that have withdrawn tasks and are not complete since then, with the reasons.
 
         The rows are read in pages, in the order of source ids.
@@ -278,13 +261,13 @@ class LedgerStore(LedgerSink, Protocol):
         `records` as a JSON object, see `RecordCounts.as_dict`.
         """
 
-    def totals(self) -> Totals:
+    def totals(self) -> rows.Totals:
         """Return the sum over the recorded leaves."""
 
     def records(self) -> RecordCounts:
         """Return the counts of the records of all recorded tasks, in constant time."""
 
-    def task_counts(self) -> Iterator[TaskCountsRow]:
+    def task_counts(self) -> Iterator[rows.TaskCountsRow]:
         """Yield the record counts of each task, unless the task wrote exactly the records that it read.
 
         The rows are read in pages, in the order of source ids. A source's remaining records are of its other tasks.
@@ -303,14 +286,14 @@ class LedgerStore(LedgerSink, Protocol):
             reason: Reason of the rejected records; None for any reason.
         """
 
-    def history(self, since: float = 0.0) -> list[HistoryRow]:
+    def history(self, since: float = 0.0) -> list[rows.HistoryRow]:
         """Return the recorded work by time, then run: a row for each step of `HISTORY_SECONDS` with work of a run.
 
         Args:
             since: Seconds since 1970 UTC. Rows start with the step of this time.
         """
 
-    def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
+    def recorded(self, since: float = 0.0) -> dict[str | None, rows.HistoryRow]:
         """Return the work that each run has recorded since a time, as one row with the time of the run's last step.
 
         It is the sum of `history`, but much faster.
@@ -319,19 +302,19 @@ class LedgerStore(LedgerSink, Protocol):
     def durations(self) -> dict[float, int]:
         """Return the number of tasks by duration in seconds, ascending, on a logarithmic scale with steps of 9 %."""
 
-    def sources(self) -> Iterator[SourceRow]:
+    def sources(self) -> Iterator[rows.SourceRow]:
         """Yield every registered source and its progress, by id."""
 
     def runs(self) -> list[dict[str, Any]]:
         """Return every run in order, in the form of ``last_run`` of `status`."""
 
-    def failures(self) -> Iterator[FailureRow]:
+    def failures(self) -> Iterator[rows.FailureRow]:
         """Yield the recorded failures, by source URL, then task.
 
         The keys of all failures are in memory at once, but only a page of their messages.
         """
 
-    def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
+    def outputs(self, *, ordered: bool = True) -> Iterator[rows.OutputRow]:
         """Yield the recorded outputs.
 
         Args:
@@ -342,16 +325,16 @@ class LedgerStore(LedgerSink, Protocol):
     def failure_count(self) -> int:
         """Return the number of recorded failures, also of gone sources, in constant time."""
 
-    def source_outputs(self, source_id: bytes) -> list[Output]:
+    def source_outputs(self, source_id: bytes) -> list[rows.Output]:
         """Return the recorded outputs of a source, in no order."""
 
     def output_count(self) -> int:
         """Return the number of recorded outputs, in constant time."""
 
-    def output_columns(self) -> Iterator[OutputColumns]:
+    def output_columns(self) -> Iterator[rows.OutputColumns]:
         """Yield the recorded outputs in pages of columns: three times as fast as `outputs`, in bounded memory."""
 
-    def content_columns(self) -> Iterator[ContentColumns]:
+    def content_columns(self) -> Iterator[rows.ContentColumns]:
         """Yield the recorded outputs with their checksums, in pages of columns, like `output_columns`."""
 
     def refresh(self) -> None:

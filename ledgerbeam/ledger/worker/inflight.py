@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.model.values import decode, identity, rows, text
-from ledgerbeam.ledger.worker.run_folders import file_errors
+from ledgerbeam.ledger.worker.run_folders import file_errors, is_named
 
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")
@@ -59,7 +59,7 @@ class _MarkFile:
             self._path = os.path.join(folder, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            if _names(self._path, self._fd):
+            if is_named(self._path, self._fd):
                 break
             os.close(self._fd)  # another process took it for a dead worker's file before the lock, and removed it
 
@@ -96,7 +96,7 @@ class _MarkFile:
         self._map[:size] = _HEAD.pack(len(body), zlib.crc32(body)) + body
 
     def close(self) -> None:
-        if _names(self._path, self._fd):
+        if is_named(self._path, self._fd):
             os.unlink(self._path)
         self.abandon()
 
@@ -218,7 +218,7 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return [], True
-        if not _names(path, fd):
+        if not is_named(path, fd):
             return None
         marks = _decode(os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0))
         if remove_dead:
@@ -241,14 +241,6 @@ def _decode(data: bytes) -> list[Mark]:
         return [Mark(identity(source), identity(node), text(name)) for source, node, name in rows(decode(body))]
     except (ValueError, TypeError):
         return []
-
-
-def _names(path: str, fd: int) -> bool:
-    """Return whether a path still leads to the open file `fd`."""
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False
 
 
 def _forget_after_fork() -> None:

@@ -246,9 +246,13 @@ def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
     try:
         return work(*args)
     finally:
-        taken = time.thread_time() - began
-        with _process.lock:
-            _process.cpu[part] += taken
+        add_cpu_time(part, time.thread_time() - began)
+
+
+def add_cpu_time(part: str, seconds: float) -> None:
+    """Add the CPU time of another process that worked for this one to `part`. The elapsed time is measured here."""
+    with _process.lock:
+        _process.cpu[part] += seconds
 
 
 class SharedTime:

@@ -27,7 +27,6 @@ import shutil
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -42,6 +41,8 @@ from ledgerbeam.ledger.model.values import decode, encode
 
 RUNS = "run"  # folder of the run folders
 MARKER = "ledgerbeam-run.json"  # the file that marks a folder as the folder of a run: ``{"ledger", "run", "pid"}``
+# Name of the file in the folder of a local run that says which tasks call user code in another process, and its texts.
+ISOLATION, CRASHED_TASKS, ALL_TASKS = "isolation", "crashed tasks", "all tasks"
 
 _MARKER_BYTES = 4096
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,7 +86,7 @@ class RunFolder:
 
     def is_in_place(self) -> bool:
         """Return whether the folder and its marker still exist; without them other processes take the run for dead."""
-        return _is_named(self._path, self._folder) and _is_named(os.path.join(self._path, MARKER), self._marker)
+        return is_named(self._path, self._folder) and is_named(os.path.join(self._path, MARKER), self._marker)
 
     def check(self) -> None:
         """Check that the folder and its marker exist. Raises StorageError."""
@@ -106,7 +107,7 @@ class RunFolder:
         except OSError:  # another launcher holds it; or locks do not work
             yield False
             return
-        yield self.is_in_place() and _is_named(os.path.dirname(self._path), self._runs)
+        yield self.is_in_place() and is_named(os.path.dirname(self._path), self._runs)
 
     def close(self) -> None:
         """Remove the folder and release the locks. The next run removes what cannot be removed now."""
@@ -181,12 +182,8 @@ class RunFolders:
             found = list(self._launchers(runs))
             for launcher in found:
                 if not launcher.lives:
-                    with contextlib.suppress(OSError):  # another launcher removes it too
-                        folder = os.open(launcher.run, _FOLDER, dir_fd=runs)
-                        try:
-                            _remove(runs, launcher.run, folder)
-                        finally:
-                            os.close(folder)
+                    with contextlib.suppress(OSError), _folder_of(runs, launcher.run) as folder:
+                        _remove(runs, launcher.run, folder)  # another launcher may remove it too
         return [launcher for launcher in found if launcher.lives]
 
     @contextlib.contextmanager
@@ -214,12 +211,8 @@ class RunFolders:
 
     def _launchers(self, runs: int) -> Iterator[Launcher]:
         for run in sorted(os.listdir(runs), key=run_order):
-            with contextlib.suppress(OSError, ValueError):  # not a run folder, or removed meanwhile
-                folder = os.open(run, _FOLDER, dir_fd=runs)
-                try:
-                    yield self._launcher(run, folder)
-                finally:
-                    os.close(folder)
+            with contextlib.suppress(OSError, ValueError), _folder_of(runs, run) as folder:
+                yield self._launcher(run, folder)  # raises if it is no run folder, or was removed meanwhile
 
     def _launcher(self, run: str, folder: int) -> Launcher:
         """Read the marker of a folder. Raises OSError or ValueError if it has no marker of this ledger."""
@@ -232,13 +225,23 @@ class RunFolders:
             if not isinstance(says, dict) or (says.get("ledger"), says.get("run")) != (self._ledger_id, run):
                 raise ValueError("the marker of another ledger or run")
             pid = says.get("pid")
+            lives = False
             try:
                 fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return Launcher(run, pid if isinstance(pid, int) else 0, lives=True)
-            return Launcher(run, pid if isinstance(pid, int) else 0, lives=False)
+                lives = True
+            return Launcher(run, pid if isinstance(pid, int) else 0, lives)
         finally:
             os.close(marker)
+
+
+@contextlib.contextmanager
+def _folder_of(runs: int, run: str) -> Iterator[int]:
+    folder = os.open(run, _FOLDER, dir_fd=runs)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def _remove(runs: int, run: str, folder: int) -> None:
@@ -256,7 +259,8 @@ def _remove(runs: int, run: str, folder: int) -> None:
             os.rmdir(run, dir_fd=runs)
 
 
-def _is_named(path: str, descriptor: int) -> bool:
+def is_named(path: str, descriptor: int) -> bool:
+    """Return whether a path still leads to the open file or folder `descriptor`."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:
@@ -391,7 +395,7 @@ class Planning:
                 return True
         return bool(sources == planned)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _changed(self) -> Iterator[list[int]]:
         with file_errors(self.path), open(self.path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -208,15 +208,15 @@ class Sharing:
     def _leave_to_others(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
         """Forbid workers to draw what another launcher claims with a lower `rank`, and all but `wanted` of the rest."""
         ready = board.ready(board.left())
-        lost = [task.key for task in ready if any(self._is_before(claims, task.span) for claims in others)]
+        lost = []
+        for task in ready:
+            span = task.span
+            own = rank(self._run, span.source, span.start)
+            if any(claims.holds(span) and rank(claims.run, span.source, span.start) < own for claims in others):
+                lost.append(task.key)
         gone = set(lost)
         kept = [task.key for task in ready if task.key not in gone]
         board.hold([*lost, *kept[wanted:]])
-
-    def _is_before(self, claims: Claims, span: Span) -> bool:
-        return claims.holds(span) and rank(claims.run, span.source, span.start) < rank(
-            self._run, span.source, span.start
-        )
 
     def _free(self, board: Board, others: Sequence[Claims], most: int) -> tuple[list[BoardTask], bool]:
         """Return at most `most` elements of `Board.waiting` that no other launcher claims, and whether there are more.

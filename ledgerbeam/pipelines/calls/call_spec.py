@@ -141,6 +141,8 @@ class Argument(NamedTuple):
     parse: Callable[[Any], Any]  # function that reads the value
     several: bool = False  # whether the argument takes any number of values
     more: str = ""  # sentences of the reference that the help of a command leaves out
+    flag: str = ""  # option by which a command takes further values, which a call takes in a list; empty for none
+    flag_text: str = ""  # description of this option
 
 
 @dataclass(frozen=True)

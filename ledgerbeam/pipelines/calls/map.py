@@ -12,6 +12,7 @@ from ledgerbeam.pipelines.calls.options import (
     FUNCTION,
     OUTPUT,
     PATTERNS,
+    REJECTS,
     WORK,
     AnyJobOptions,
     BaseOptions,
@@ -23,10 +24,13 @@ from ledgerbeam.pipelines.calls.options import (
     ShardOptions,
     SharOptions,
 )
-from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, OutputFormats
+from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, OutputFormats, parse_batch
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
+
+
+Function = str | Callable[..., Any]  # name of a function, or the object itself
 
 
 class MapOptions(
@@ -41,8 +45,9 @@ class MapOptions(
     ]
     set: Annotated[
         Mapping[str, Any] | Sequence[str] | None,
-        "keyword argument of the function or class, as JSON or else text; part of the job; may be repeated",
-        Option(FUNCTION, "NAME=VALUE", repeats=True, more="A mapping, or a list of `NAME=VALUE`."),
+        "keyword argument of the function or class, as JSON or else text; part of the job; may be repeated. Of several "
+        "functions: of all that take it, or with LABEL.NAME of one",
+        Option(FUNCTION, "[LABEL.]NAME=VALUE", repeats=True, more="A mapping, or a list of `NAME=VALUE`."),
     ]
     watch_file: Annotated[
         Places,
@@ -50,10 +55,17 @@ class MapOptions(
         Option(FUNCTION, "FILE", default=(), repeats=True),
     ]
     batch: Annotated[
-        int | None,
+        int | Mapping[str, int] | Sequence[str] | None,
         "call the function with lists of up to N records; it returns a list of the same length. With `as_` arrow: "
-        "most rows of a batch",
-        Option(FUNCTION, "N", unset="single records; 65536 rows"),
+        "most rows of a batch. With LABEL=N only one of several functions; may be repeated",
+        Option(
+            FUNCTION,
+            "[LABEL=]N",
+            unset="single records; 65536 rows",
+            parse=parse_batch,
+            repeats=True,
+            more="A number, or a mapping of labels to numbers.",
+        ),
     ]
     as_: Annotated[
         Literal["records", "arrow"],
@@ -70,6 +82,22 @@ class MapOptions(
         "IDs of CUDA devices; each worker process sees one, and workers share devices if there are fewer",
         Option(FUNCTION, "ID,...", default=()),
     ]
+    style: Annotated[
+        str | None,
+        "convention of another library that the functions follow, such as `datasets`; part of the job",
+        Option(FUNCTION, "NAME", unset="the results that ledgerbeam defines"),
+    ]
+    keep_dropped: Annotated[
+        bool,
+        "write the dropped records to OUTPUT/_dropped, with their reason and function; part of the job",
+        Option(REJECTS, default=False),
+    ]
+    record_timeout: Annotated[
+        float | None,
+        "longest time for one record; a record that takes longer, or that ends its worker, is treated as `on_error` "
+        "says, alone",
+        Option(REJECTS, "SECONDS", unset="no limit"),
+    ]
     sample: Annotated[
         int | None,
         "call the function with N records from all sources, in this process; report the results, write nothing",
@@ -84,14 +112,16 @@ MAP = CallSpec(
     (
         Argument(
             "function",
-            str | Callable[..., Any],
+            Function | Sequence[Function],
             "module:function",
             "function of one record that returns a record, None, a list, Drop, Reject or Route; or a class, built once "
             "in each worker process",
             lambda value: value,
             more="The name `module:object`, or the object itself. An object that no module holds (of a script or a "
             "notebook, a lambda, a closure, a partial) is sent to the workers with everything that it captures, which "
-            "is part of the job.",
+            "is part of the job. Of a list of functions, each takes the results of the function before.",
+            flag="--then",
+            flag_text="another function, which takes the results of the function before; may be repeated",
         ),
         PATTERNS,
     ),
@@ -103,11 +133,10 @@ MAP = CallSpec(
 def _build_map(values: Values) -> Runnable:
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, shards
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
-    from ledgerbeam.pipelines.jobs.one_stage import MapJob
-    from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.pipelines.jobs.map import MapJob, mapped_functions
     from ledgerbeam.pipelines.outputs.columns import decide_batch_schema, read_batch_schema
     from ledgerbeam.pipelines.preview.trial import SampleCall
-    from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values, watched_checksums
+    from ledgerbeam.user_code.objects import read_values, watched_checksums
 
     if values.nan != "refuse" and values.to != "jsonl":
         raise UsageError(f"--nan {values.nan} is for --to jsonl, found --to {values.to}")
@@ -117,9 +146,7 @@ def _build_map(values: Values) -> Runnable:
         _check_arrow(values.to, written["to"], values.from_)
     elif values.batch_schema is not None:
         raise UsageError("--batch-schema is for --as arrow; leave it out")
-    keywords = read_values(values.set or {})
-    called = user_function(values.function)
-    target = check_object(called.reference, keywords)
+    functions = mapped_functions(values.function, read_values(values.set or {}), values.batch, values.style)
     files = file_sources_of(values)
     if values.batch_schema is not None:
         files = replace(files, batch_schema=read_batch_schema(values.batch_schema, values.storage_options))
@@ -127,17 +154,16 @@ def _build_map(values: Values) -> Runnable:
         MapJob,
         values,
         files=files,
-        function=called.reference,
-        made_of=called.made_of,
-        values=keywords,
+        functions=functions,
         watched=watched_checksums(values.watch_file, values.storage_options),
         form=values.as_,
-        batch=values.batch,
-        batch_matters=depends_on_batches(target),
+        style=values.style,
         nan=values.nan,
         audit=audit_text(values.audit),
         output=folder(values.output),
         on_error=values.on_error,
+        keep_dropped=values.keep_dropped,
+        record_timeout=values.record_timeout,
         devices=values.devices,
         **written,
     )
@@ -153,7 +179,7 @@ def _build_map(values: Values) -> Runnable:
 
 @public(MAP, _build_map)
 def map(  # noqa: A001 - as the command is called
-    function: str | Callable[..., Any], *patterns: Places, **options: Unpack[MapOptions]
+    function: Function | Sequence[Function], *patterns: Places, **options: Unpack[MapOptions]
 ) -> "Result":
     """Apply a function to every record, and write the results.
 

@@ -173,6 +173,22 @@ def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     return dict(value)
 
 
+def parse_batch(value: int | str | Mapping[str, int] | Sequence[str]) -> dict[str, int]:
+    """Read sizes of batches by label: a number, a mapping, or texts ``N`` and ``LABEL=N``.
+
+    The empty label stands for all functions that have no size of their own.
+    """
+    if isinstance(value, Mapping):
+        return {label: parse_count(size) for label, size in value.items()}
+    sizes: dict[str, int] = {}
+    for word in value if isinstance(value, (list, tuple)) else [value]:
+        label, _, size = str(word).rpartition("=")
+        if label in sizes:
+            raise argparse.ArgumentTypeError(f"expected one size for each function, found {word!r} after another one")
+        sizes[label] = parse_count(size)
+    return sizes
+
+
 def parse_reason(value: str | bool | None) -> str | None:
     """Read a shell pattern of reasons; True stands for any reason."""
     return "*" if value is True else value or None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn, get_args
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.call_spec import REQUIRED, Argument, CallSpec, Row, rows_of, words_of
-from ledgerbeam.pipelines.calls.options import CONSOLE, PYTHON, SOURCES
+from ledgerbeam.pipelines.calls.options import CONSOLE, FUNCTION, PYTHON, SOURCES
 
 Group = argparse._ArgumentGroup | argparse.ArgumentParser  # noqa: SLF001 - the type of a group has no public name
 
@@ -89,6 +89,10 @@ def add_call(parser: argparse.ArgumentParser, spec: CallSpec) -> None:
     for name, row in spec.rows.items():
         if row.option.group != PYTHON:
             _add_option(group_of(row.option.group), name, row, words, default=argparse.SUPPRESS)
+    for one in spec.arguments:
+        if one.flag:
+            more = words.help_of(one.flag_text)
+            group_of(FUNCTION).add_argument(one.flag, action="append", dest=one.flag, metavar=one.metavar, help=more)
     console = group_of(CONSOLE)
     if spec.runs_beam:
         add_json(console, "print one JSON object at the end")

@@ -73,7 +73,8 @@ def _called(name: str, args: argparse.Namespace, beam_args: Sequence[str], conso
     given = {**vars(args), "options": list(beam_args), "progress": console}
     positional: list[Any] = []
     for one in spec.arguments:
-        positional += given.get(one.name, ()) if one.several else [given[one.name]]
+        values = given.get(one.name, ()) if one.several else [given[one.name]]
+        positional += [[*values, *given[one.flag]]] if one.flag in given else values
     return call_of(name)(*positional, **{option: given[option] for option in spec.rows if option in given})
 
 
@@ -229,12 +230,26 @@ def sample_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 def _sample_lines(run: Mapping[str, Any]) -> list[str]:
     place = f"{run['source']}, record {run['record']}"
     took = f"{1000 * run['seconds']:,.3g} ms"
-    if run["outcome"] == "kept":
-        kept = [(f"{route}: " if route else "", one) for route, results in run["results"].items() for one in results]
-        return [f"{place} kept, {took}", *(f"  {route}{_cut(result)}" for route, result in kept)]
     if run["outcome"] == "unreadable":
         return [f"{place} cannot be read: {run['error']}"]
-    return [f"{place} {run['outcome']}, {took}: {run['reason']}", *([f"  {run['error']}"] if run["error"] else [])]
+    traced = [f"  {line}" for trial in run.get("functions", ()) for line in _trial_lines(trial)]
+    if run["outcome"] == "kept":
+        return [f"{place} kept, {took}", *(traced or (f"  {line}" for line in _result_lines(run["results"])))]
+    error = [f"  {run['error']}"] if run["error"] else []
+    return [f"{place} {run['outcome']}, {took}: {run['reason']}", *traced, *error]
+
+
+def _result_lines(results: Mapping[str, Sequence[Any]]) -> list[str]:
+    return [f"{route and f'{route}: '}{_cut(one)}" for route, found in results.items() for one in found]
+
+
+def _trial_lines(trial: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what one of several functions did to a record: a line for each of its results, each reason and an error."""
+    said = _result_lines(trial["results"])
+    for outcome in ("dropped", "rejected"):
+        said += [f"{outcome}: {reason}{f' ({n:,})' if n > 1 else ''}" for reason, n in trial[outcome].items()]
+    said += [f"error: {trial['error']}"] if trial["error"] else []
+    yield from (f"{trial['function']}: {line}" for line in said)
 
 
 def _cut(value: Any) -> str:

@@ -147,7 +147,6 @@ class ListedJob(ShardJob):
 
     @property
     def lists_folder(self) -> str:
-        """The folder of the lists."""
         return f"{self.output}/{LISTS_FOLDER}"
 
     def with_state(self, state: str) -> Self:

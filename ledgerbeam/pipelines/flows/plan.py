@@ -26,7 +26,9 @@ from ledgerbeam.sources.listing import RecordedOutputs, is_output, outputs_pages
 
 REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")  # why a source is processed
 PENDING = ""  # version of an output that a run will write; its content is not known yet
-_CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)")
+_CODE = re.compile(
+    r"(?:functions .+? |\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)"
+)
 
 
 @dataclass

@@ -125,7 +125,9 @@ def run_steps(
                 continue
             try:
                 with errors_at(step.step.place):
-                    _warn_if_missing(step, of_step)
+                    for outputs in step.reads:
+                        if line := missing_outputs_warning(outputs, step.call.job.storage_options):
+                            of_step.warn(line)
                     made.steps[step.name] = _run_step(step, how, of_step, waves)
             except LedgerbeamError as error:
                 made.errors[step.name] = error
@@ -151,13 +153,6 @@ def _run_step(step: PreparedStep, how: FlowRunOptions, console: RunConsole, wave
         what = "so everything runs again" if how.on_job_change == "restart" else "but completed work is kept"
         console.say(f"the job changed, {what}: {'; '.join(heads)}{more}")
     return step.call.result(console, waves)
-
-
-def _warn_if_missing(step: PreparedStep, console: RunConsole) -> None:
-    """Warn if an earlier step has none of the outputs that a step reads."""
-    for outputs in step.reads:
-        if line := missing_outputs_warning(outputs, step.call.job.storage_options):
-            console.warn(line)
 
 
 def _is_current(step: PreparedStep) -> bool:

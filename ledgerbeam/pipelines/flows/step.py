@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.listing.patterns import canonical_pattern
@@ -92,7 +92,7 @@ class FlowStep:
 
     name: str  # name of the step
     command: str  # its command
-    main: Any  # main argument of the command: a function or a tokenizer; None if it has none
+    main: Any  # main argument of the command: a function, a list of functions or a tokenizer; None if it has none
     sides: tuple[Side, ...]  # its sources; two sides for a join
     options: Mapping[str, Any]  # options of the call
     place: Place = field(compare=False)  # its place, for messages
@@ -165,8 +165,10 @@ def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -
             place.refuse(command, "true", value, "give sources and options as other keys of the step")
         return None
     if argument == "function":
-        if not (callable(value) or (isinstance(value, str) and ":" in value)):
-            place.refuse(command, "module:function", value)
+        listed = command == "map" and isinstance(value, (list, tuple)) and value
+        for one in value if listed else [value]:
+            if not (callable(one) or (isinstance(one, str) and ":" in one)):
+                place.refuse(command, "module:function" + (" or a list of functions" if command == "map" else ""), one)
         return value
     if not isinstance(value, (str, PathLike)):
         place.refuse(command, f"the path of a {argument}", value)
@@ -199,8 +201,10 @@ def _side(options: dict[str, Any], patterns: str, upstream: str, place: Place, b
         return Side(patterns=tuple(_pattern(str(one), below) for one in texts))
     read = tuple(Upstream(*str(one).split("/", 1)) for one in texts)
     for one in read:
-        if one.route == REJECTS:
-            place.refuse(given[0], "a step or one of its routes", str(one), "a step cannot read rejected records")
+        if one.route in ASIDE:
+            place.refuse(
+                given[0], "a step or one of its routes", str(one), "a step cannot read rejected or dropped records"
+            )
     if len({*read}) < len(read):
         place.refuse(given[0], "each step or route once", value)
     return Side(upstream=read)

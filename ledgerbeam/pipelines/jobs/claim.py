@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from ledgerbeam._base.disk import nearest_above
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
@@ -119,7 +119,7 @@ def _check_routes(job: JobSpec, store: LedgerStore) -> None:
     if job.output is None:
         return
     routes = routes_of(store)
-    refuse_links(job.output, [f"{job.output}/{name}" for name in (REJECTS, *routes)])
+    refuse_links(job.output, [f"{job.output}/{name}" for name in (*ASIDE, *routes)])
     if routes:
         from ledgerbeam.transforms.chain.route_folders import RouteFolders  # noqa: PLC0415 - slow to import
 

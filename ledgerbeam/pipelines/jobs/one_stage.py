@@ -1,121 +1,22 @@
-"""Jobs of one stage without a key: map, convert, materialize and index."""
+"""Jobs of one stage without a key and without a function: convert, materialize and index."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.io import ShardEncoder, conversion
-from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.checks import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import FilesToIndex, GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Product
-from ledgerbeam.pipelines.outputs.columns import PARAMETER, decide_batch_schema, with_recorded_batch_schema
-from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
-from ledgerbeam.user_code.functions import changed_parts
-from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:
-    from ledgerbeam.transforms import MapRecords
     from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.function import ConvertRecords
-
-
-@dataclass(frozen=True, kw_only=True)
-class MapJob(ShardJob):
-    """Calls a user's function or object with every record, or with batches of records, and writes the results."""
-
-    command = "map"
-    can_be_audited = True
-
-    files: ListedFiles  # the sources
-    function: Reference  # ``module:object``, or the object itself: a function, an object that can be called, or a class
-    made_of: dict[str, dict[str, str]]  # hashes of the code of the object, in groups by name; see `UserFunction`
-    values: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the function, or of the class
-    watched: dict[str, str] = field(default_factory=dict)  # checksums of the files that the object reads, by their URLs
-    form: RecordForm = "records"  # argument of the object: ``records``, or ``arrow`` for record batches
-    # Maximum number of records of a batch; None for single records, or for Arrow batches of `ARROW_ROWS`.
-    batch: int | None = None
-    batch_matters: bool = False  # whether the object declares that its results depend on the size of batches
-    nan: NanRule = "refuse"  # treatment of NaN and infinities in JSONL
-    # Treatment of faulty records: ``fail``, or ``reject`` with a limit; see `parse_on_error`. It is not part of the
-    # job's identity.
-    on_error: str = "fail"
-    published: str | None = None  # format whose metadata is published beside the outputs; None for none
-
-    def sources(self) -> ListedFiles:
-        return replace(self.files, form=self.form)
-
-    def with_files(self, files: ListedFiles) -> Self:
-        """Return the job with other sources."""
-        return replace(self, files=files)
-
-    def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs: the function or object, its code, its values and its watched files.
-
-        Each module, value and file has its own parameter, and so does each part of an object without a module. So a
-        mismatch names the part that changed.
-        """
-        shaping: dict[str, Json] = {"function": str(self.function), **self.made_of, "nan": self.nan}
-        if self.values:
-            shaping["set"] = dict(self.values)
-        if self.watched:
-            shaping["watched file"] = dict(self.watched)
-        if self.form != "records":
-            shaping["as"] = self.form
-        size = self.batch or (ARROW_ROWS if self.form == "arrow" else None)
-        if size is not None and self.batch_matters:
-            shaping["batch"] = size
-        return shaping
-
-    def work(self) -> MapRecords:
-        from ledgerbeam.transforms import MapRecords  # noqa: PLC0415 - slow to import
-
-        return MapRecords(
-            self.function,
-            self.output_format,
-            values=self.values,
-            batch=self.batch,
-            form=self.form,
-            watched=self.watched,
-            nan=self.nan,
-            on_error="fail" if self.on_error == "fail" else "reject",
-        )
-
-    def changed_code(self) -> list[str]:
-        return changed_parts(self.function, self.made_of)
-
-    @property
-    def reject_limit(self) -> RejectLimit | None:
-        return parse_on_error(self.on_error)
-
-    decisions = (PARAMETER, *ShardJob.decisions)
-
-    def with_recorded(self, stored: Job) -> Self:
-        return super(MapJob, with_recorded_batch_schema(self, stored)).with_recorded(stored)
-
-    def with_decisions(self, say: Callable[[str], None]) -> Self:
-        return super(MapJob, decide_batch_schema(self)).with_decisions(say)
-
-    def trial_work(self) -> MapRecords:
-        """Return the function that maps sampled records one by one. It raises errors instead of rejecting records."""
-        return replace(self, on_error="fail").work().with_storage_options(self.storage_options)
-
-    def encoder(self) -> str | ShardEncoder:
-        return self.output_format
-
-    def product(self) -> Product | None:
-        if self.published is None:
-            return None
-        from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
-
-        return PublishedMetadata(self.published)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io import Format, SeekableZstd, ShardEncoder
 from ledgerbeam.io.formats.compressed import FRAME, LIBRARY, ZSTD_ENDING, check_frames, parse_level
@@ -124,13 +124,13 @@ def shard_form(to: Any) -> str:
     """Return a regular expression for the end of the names of shards of a format, and of their indexes.
 
     It matches the last part of `transforms.chain.write.output_name`, from the number of the first record on, and the
-    names of files of rejected records. If `to` is not a format, it matches no name.
+    names of files of rejected and of dropped records. If `to` is not a format, it matches no name.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to is not None and to in formats():  # of another package: a file and its index
         ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.zst)?(?:\.idx)?"
     task = r"-\d{10}(?:-\d{6})*"
-    return NO_SHARDS if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
+    return NO_SHARDS if ending is None else rf"(?:{task}{ending}|(?:^|/)(?:{'|'.join(ASIDE)})/(?s:.*){task}\.jsonl)"
 
 
 # Regular expressions for the end of the names of a shard's files, by output format; see `transforms.chain.write`.

@@ -7,12 +7,14 @@ import functools
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.user_code.adapters import adapter_of
 from ledgerbeam.user_code.functions import (
     CACHED,
     FunctionParts,
@@ -20,10 +22,13 @@ from ledgerbeam.user_code.functions import (
     function_name,
     function_parts,
     is_dispatcher,
+    made_of,
 )
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import MAIN, PickledObject, Reference, import_object
-from ledgerbeam.user_code.modules import reference_to, user_modules
+from ledgerbeam.user_code.modules import reference_to
+
+_log = library_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,23 +41,30 @@ class UserFunction:
     made_of: dict[str, dict[str, str]]
 
 
-def user_function(given: str | Callable[..., Any]) -> UserFunction:
+def user_function(
+    given: str | Callable[..., Any], values: Mapping[str, Any] | None = None, style: str | None = None
+) -> UserFunction:
     """Return a user's function for a job.
 
     A function of a module is identified by its name, so a call with it and a command with its name are the same job.
+    For an object of another library, the values of ``--set`` may name assets, and its adapter may log notes.
 
     Raises:
         FunctionError: The function cannot be imported, or cannot be sent to other processes.
     """
-    if isinstance(given, str):
-        given = reference_to(import_object(given)) or given
-        return UserFunction(given, {"module": user_modules(given)})
-    if reference := reference_to(given):
-        return UserFunction(reference, {"module": user_modules(reference)})
-    name, parts = function_name(given), function_parts(given)
-    data = _pickled(given, name, parts)
+    target = import_object(given) if isinstance(given, str) else given
+    adapter = adapter_of(target, style)
+    for note in adapter.notes(target, values or {}) if adapter else ():
+        _log.warning("%s: %s", given if isinstance(given, str) else function_name(given), note)
+    reference = reference_to(target) or given
+    if isinstance(reference, str):
+        return UserFunction(reference, made_of(reference, values, style))
+    sent = adapter.portable(target) if adapter else target
+    name, parts = function_name(sent), function_parts(sent)
+    data = _pickled(sent, name, parts)
     _require_stable(data, name, parts)
-    return UserFunction(PickledObject(name, base64.b64encode(data).decode()), parts.as_parameters())
+    identity = adapter.identity(target, values or {}) if adapter else {}
+    return UserFunction(PickledObject(name, base64.b64encode(data).decode()), {**parts.as_parameters(), **identity})
 
 
 def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> bytes:

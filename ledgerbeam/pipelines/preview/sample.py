@@ -30,6 +30,7 @@ from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.pipelines.jobs.sources import JobSources
+from ledgerbeam.pipelines.preview.trace import FunctionTrial, Tracer
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.forms import RecordForm, listed
 from ledgerbeam.sources.kind import TaskLimits
@@ -56,17 +57,6 @@ class SampledJob(Protocol):
         """Return the sources of the job."""
 
 
-class TrialJob(SampledJob, Protocol):
-    """A job whose function is called with sampled records."""
-
-    @property
-    def to(self) -> str:
-        """Name of the output format."""
-
-    def trial_work(self) -> MapRecords:
-        """Return the mapping function for a trial, whose results are only shown."""
-
-
 @dataclass(frozen=True)
 class Sampled:
     """A record of the sample, or the error of reading it."""
@@ -89,6 +79,8 @@ class SampleRun:
     error: str = ""  # error message of a failed or unreadable record
     seconds: float = 0.0  # time of the function and the encoding, in seconds
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    # What each of several functions did to the record, in order; empty for one function.
+    trials: Sequence[FunctionTrial] = ()
 
 
 def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
@@ -276,15 +268,21 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
 
 
 def try_function(
-    job: TrialJob, records: Iterable[Sampled], on_set_up: Callable[[float], None], *, read_back: bool = True
+    work: MapRecords,
+    records: Iterable[Sampled],
+    on_set_up: Callable[[float], None],
+    *,
+    to: str | None = None,
+    tracer: Tracer | None = None,
 ) -> Iterator[SampleRun]:
-    """Call the function of a job with each record by itself, in this process.
+    """Call the functions of a job with each record by itself, in this process.
 
     Args:
-        on_set_up: Called before the first record with the seconds of importing or building the function.
-        read_back: Whether to encode each result in the output format and decode it again. Otherwise it is as returned.
+        work: The mapping function for a trial of the job, see `trial_work`.
+        on_set_up: Called before the first record with the seconds of importing or building the functions.
+        to: Format in which each result is encoded, and decoded again. With None it is as returned.
+        tracer: Tracer of the functions in `work`; None for no trace.
     """
-    work = job.trial_work()
     started = time.perf_counter()
     with no_exit():
         work.set_up()
@@ -294,14 +292,17 @@ def try_function(
             yield SampleRun(sampled, "unreadable", error=sampled.error)
             continue
         task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
+        trials: dict[str, FunctionTrial] = {}
+        if tracer is not None:
+            tracer.trials = trials
         started = time.perf_counter()
         try:
             with no_exit():
                 done = work(task)
-            run = _run_of(done, sampled, job.to if read_back else None)
+            run = _run_of(done, sampled, to)
         except LedgerbeamError as error:
             run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
-        run.seconds = time.perf_counter() - started
+        run.seconds, run.trials = time.perf_counter() - started, [*trials.values()]
         yield run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,17 +13,19 @@ import orjson
 
 from ledgerbeam._base.redaction import plain_value
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import FUNCTIONS, Statistic
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.one_stage import MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.preview.costs import Speed
 from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_function
+from ledgerbeam.pipelines.preview.trace import Tracer, without_contents
 from ledgerbeam.sketches import merging
+from ledgerbeam.stats import SEPARATOR
 from ledgerbeam.user_code.objects import close_objects
 
 _RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20  # at most, in the sample that measures speed
@@ -38,7 +40,7 @@ def measured_speed(job: JobSpec) -> Speed | None:
     size, seconds, began = 0, 0.0, time.perf_counter()
     try:
         sampled = list(sampled_records(job, islice(job.pages(), 1), _RECORDS, sources=_SOURCES, most_bytes=_BYTES))
-        for run in try_function(job, sampled, set_ups.append, read_back=False):
+        for run in try_function(job.trial_work(), sampled, set_ups.append):
             if run.outcome != "unreadable":
                 records = run.sampled.records
                 size += sum(map(_record_size, records)) if isinstance(records, list) else 0  # tables have no size
@@ -75,9 +77,10 @@ class SampleCall:
         runs: list[SampleRun] = []
         statistics: Mapping[str, Statistic] = {}
         set_ups: list[float] = []
-        for run in try_function(
-            self.job, sampled_records(self.job, listed_pages(self.job, console.say), self.number), set_ups.append
-        ):
+        tracer = Tracer() if len(self.job.functions) > 1 else None
+        work = self.job.trial_work(None if tracer is None else tracer.traced)
+        sampled = sampled_records(self.job, listed_pages(self.job, console.say), self.number)
+        for run in try_function(work, sampled, set_ups.append, to=self.job.to, tracer=tracer):
             runs.append(run)
             statistics = joined_statistics(statistics, run.statistics)
         called = sorted(run.seconds for run in runs if run.outcome != "unreadable")
@@ -91,7 +94,11 @@ class SampleCall:
                 "median": round(called[len(called) // 2], 6) if called else None,
                 "longest": round(called[-1], 6) if called else None,
             },
-            "statistics": {name: _value(statistic) for name, statistic in sorted(statistics.items())},
+            "statistics": {
+                name.replace(SEPARATOR, "."): _value(statistic)
+                for name, statistic in sorted(statistics.items())
+                if name != FUNCTIONS
+            },
             "sample": [_as_json(run) for run in runs],
         }
         return Result(self.job.command, complete=False, seconds=seconds, output=self.job.output, summary=summary)
@@ -114,11 +121,5 @@ def _as_json(run: SampleRun) -> dict[str, Any]:
             "seconds": round(run.seconds, 6),
         }
     )
-    return {**found, "results": {route: [_json_value(one) for one in rows] for route, rows in run.results.items()}}
-
-
-def _json_value(value: Any) -> Any:
-    """Return a result for JSON. A sample of a tar becomes the sizes of its members, by name."""
-    if isinstance(value, Mapping) and any(isinstance(part, bytes) for part in value.values()):
-        return {name: len(part) for name, part in value.items()}
-    return value
+    found["results"] = {route: [without_contents(one) for one in rows] for route, rows in run.results.items()}
+    return {**found, "functions": [asdict(one) for one in run.trials]} if run.trials else found

@@ -22,7 +22,7 @@ SHOWN_VALUES = 10  # maximum number of most frequent values that are shown
 def shown_records(counts: RecordCounts) -> dict[str, Any]:
     """Return `RecordCounts.as_dict` with secrets removed from the names."""
     shown = counts.as_dict()
-    return {name: _shown_names(value) if isinstance(value, Mapping) else value for name, value in shown.items()}
+    return {name: shown_names(value) if isinstance(value, Mapping) else value for name, value in shown.items()}
 
 
 def account_lines(counts: RecordCounts) -> list[tuple[str, str]]:
@@ -34,9 +34,21 @@ def account_lines(counts: RecordCounts) -> list[tuple[str, str]]:
     lines = [("records", f"{became}; {counts.records:,} written")]
     for name, part in (("dropped", counts.dropped), ("rejected", counts.rejected), ("routes", _routes(counts))):
         if part:
-            most = (f"{printable(one)} {number:,}" for one, number in _most_first(_shown_names(part)))
-            lines.append((f"  {name}", ", ".join(most)))
+            lines.append((f"  {name}", _most_text(part)))
     return lines
+
+
+def function_lines(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the counts of one of several functions, as names and values; see `function_values`."""
+    ends = {outcome: function[outcome] for outcome in ("dropped", "rejected")}
+    became = ", ".join(f"{sum(reasons.values()):,} {outcome}" for outcome, reasons in ends.items())
+    label = printable(without_secrets(function["function"]))
+    yield f"in {label}", f"{function['received']:,} received, {function['returned']:,} returned, {became}"
+    yield from ((f"  {outcome}", _most_text(reasons)) for outcome, reasons in ends.items() if reasons)
+
+
+def _most_text(part: Mapping[str, int]) -> str:
+    return ", ".join(f"{printable(one)} {number:,}" for one, number in _most_first(shown_names(part)))
 
 
 def account_table(counts: RecordCounts) -> list[tuple[str, str, int]]:
@@ -44,7 +56,7 @@ def account_table(counts: RecordCounts) -> list[tuple[str, str, int]]:
     rows = [("read", "", counts.read), ("kept", "", counts.kept)]
     written = _routes(counts) or {"": counts.records}
     for what, part in (("dropped", counts.dropped), ("rejected", counts.rejected), ("written", written)):
-        rows += [(what, name, number) for name, number in _most_first(_shown_names(part))]
+        rows += [(what, name, number) for name, number in _most_first(shown_names(part))]
     return rows
 
 
@@ -55,7 +67,8 @@ def _routes(counts: RecordCounts) -> Mapping[str, int]:
     return {name or MAIN_ROUTE: number for name, number in counts.written.items()}
 
 
-def _shown_names(part: Mapping[str, int]) -> dict[str, int]:
+def shown_names(part: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by name, with secrets removed from the names, sorted."""
     shown: Counter[str] = Counter()
     for name, number in part.items():
         shown[without_secrets(name)] += number

@@ -16,6 +16,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console.reporter import counting
 from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
+from ledgerbeam.pipelines.report.functions import function_values
 from ledgerbeam.pipelines.report.ledger import grouped_failures
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
 from ledgerbeam.pipelines.report.state import (
@@ -151,6 +152,7 @@ class ReportData:
     runs_left_out: int
     stages: Mapping[str, LedgerState]  # by name, the last stage last; empty for a job of one stage
     statistics: Sequence[StatisticRow] = ()  # of the functions of all stages
+    functions: Sequence[Mapping[str, Any]] = ()  # `function_values`
     statistics_error: str = ""  # error of reading the statistics; empty if they were read
 
 
@@ -161,7 +163,7 @@ def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = 
     step_seconds = _step_seconds(history)
     options = storage_options or {}
     stages = stage_states(store, options)
-    statistics, statistics_error = _statistics(store, options)
+    statistics, functions, statistics_error = _statistics(store, options)
     owed = OpenTasks(_task_size(status))
     has_ended = bool(runs) and runs[-1]["outcome"] in (DONE, TASKS_FAILED)
     steps = _steps(history, step_seconds, runs)
@@ -186,17 +188,18 @@ def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = 
         runs_left_out=max(0, len(runs) - SHOWN_RUNS),
         stages={**stages, status["job"]["pipeline"]: ledger_state(store)} if stages else {},
         statistics=statistics,
+        functions=functions,
         statistics_error=statistics_error,
     )
 
 
-def _statistics(store: LedgerStore, options: Mapping[str, Any]) -> tuple[list[StatisticRow], str]:
-    """Return the statistics and an empty error; if they cannot be read, the report shows the error instead."""
+def _statistics(store: LedgerStore, options: Mapping[str, Any]) -> tuple[list[StatisticRow], list[dict[str, Any]], str]:
+    """Return statistics, counts of functions and an empty error; if they cannot be read, the error instead."""
     try:
-        found = stage_statistics(store, options)
+        found, functions = stage_statistics(store, options), function_values(store)
     except LedgerError as error:
-        return [], str(error)
-    return [row for name, merged in found.items() for row in statistic_rows(name, merged)], ""
+        return [], [], str(error)
+    return [row for name, merged in found.items() for row in statistic_rows(name, merged)], functions, ""
 
 
 def _counted(rows: Iterable[SourceRow], advance: Any, owed: OpenTasks) -> Iterable[SourceRow]:

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam._base import redaction
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import DROPPED, REJECTS
 from ledgerbeam._base.redaction import plain_value, without_secrets
 from ledgerbeam.errors import LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io import Options
@@ -105,7 +105,8 @@ class Ledger:
         from ledgerbeam.pipelines.report import state  # noqa: PLC0415 - see above
 
         self._store.refresh()
-        return state.state_values(state.ledger_state(self._store), state.stage_states(self._store, self._options))
+        found = state.ledger_state(self._store)
+        return state.status_values(self._store, found, state.stage_states(self._store, self._options))
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return the hosts and the state of their runs, as ``ledger status --by-host --json`` prints them."""
@@ -148,24 +149,40 @@ class Ledger:
         """Return the rejected records, read from the files that store them.
 
         A row has ``source``, ``record`` (number), ``bytes`` (start and end), ``reason``, ``error``, ``at`` (code line),
-        ``raw`` or ``raw_base64``, ``raw_truncated`` if these bytes were cut, and ``file``, the name of the output.
+        ``raw`` or ``raw_base64``, ``raw_truncated`` if these bytes were cut, and ``file``, the name of the output. In a
+        job of several functions it has ``function``, the label of the function that rejected the record.
 
         Args:
             reason: Shell pattern. Only records with a matching reason are returned.
         """
+        return self._set_aside("rejected", REJECTS, reason)
 
+    def dropped(self, reason: str | None = None) -> LedgerRows:
+        """Return the dropped records of a job with ``keep_dropped``, read from the files that store them.
+
+        A row has the keys of a row of `rejects`, always with ``function``.
+
+        Args:
+            reason: Shell pattern. Only records with a matching reason are returned.
+        """
+        return self._set_aside("dropped", DROPPED, reason)
+
+    def _set_aside(self, outcome: str, folder: str, reason: str | None) -> LedgerRows:
         def rows() -> Iterator[dict[str, Any]]:
-            return rejected_rows(self._store, self._options, reason=reason)
+            return set_aside_rows(self._store, folder, self._options, reason=reason)
 
         def number() -> int:
-            if reason is not None:
+            if reason is not None or folder == DROPPED:  # the counts also have dropped records that were not stored
                 return sum(1 for _ in rows())
-            return sum(self._store.status()["records"]["rejected"].values())
+            return sum(self._store.status()["records"][outcome].values())
 
-        return LedgerRows("rejected records", number, rows, lambda: _rejects_table(rows()))
+        return LedgerRows(f"{outcome} records", number, rows, lambda: _set_aside_table(rows()))
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics that the job's functions recorded with `ledgerbeam.stats`, by name."""
+        """Return the statistics that the job's functions recorded with `ledgerbeam.stats`, by name.
+
+        In a job of several functions, names are ``LABEL.NAME``.
+        """
         from ledgerbeam.pipelines.report.state import stage_statistics  # noqa: PLC0415 - the same
 
         return {name: merged.value() for name, merged in stage_statistics(self._store, self._options).items()}
@@ -231,12 +248,12 @@ def output_values(row: OutputRow) -> dict[str, Any]:
     return plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
 
 
-def _rejects_table(rows: Iterator[dict[str, Any]]) -> pa.Table:
+def _set_aside_table(rows: Iterator[dict[str, Any]]) -> pa.Table:
     import base64  # noqa: PLC0415
 
     import pyarrow as pa  # noqa: PLC0415
 
-    texts = [(name, pa.string()) for name in ("source", "reason", "error", "at", "file")]
+    texts = [(name, pa.string()) for name in ("source", "function", "reason", "error", "at", "file")]
     numbers = [(name, pa.int64()) for name in ("record", "start", "stop")]
     schema = pa.schema([*texts, *numbers, ("raw", pa.binary())])
     made = []
@@ -283,18 +300,23 @@ def failure_values(row: FailureRow) -> dict[str, Any]:
     }
 
 
-def rejected_rows(
-    store: LedgerStore, options: Options | None = None, *, reason: str | None = None, source: str | None = None
+def set_aside_rows(
+    store: LedgerStore,
+    folder: str,
+    options: Options | None = None,
+    *,
+    reason: str | None = None,
+    source: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rejected records of a ledger, each with the name of the ``file`` that stores it.
+    """Yield the rejected or dropped records of a ledger, each with the name of the ``file`` that stores it.
 
-    `reason` and `source` are shell patterns.
+    `folder` is one of `names.ASIDE`. `reason` and `source` are shell patterns.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
     asked = [(name, pattern) for name, pattern in (("reason", reason), ("source", source)) if pattern is not None]
     for found in store.outputs():
-        if found.output.route != REJECTS:
+        if found.output.route != folder:
             continue
         try:
             for row in stream_records(f"{root}/{found.output.name}", options):

@@ -63,6 +63,7 @@ def render_page(data: ReportData) -> bytes:
     job = data.status["job"] or {"pipeline": "no job yet", "parameters": {}}
     parameters = job["parameters"]
     function = parameters.get("function")
+    function = ", ".join(function) if isinstance(function, list) else function
     state, mood = _state(data)
     html: str = environment.from_string(template).render(
         style=style,
@@ -287,6 +288,7 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
     tables = [
         _stages_table(data.stages) if data.stages else None,
         None if data.records.is_plain else _records_table(data.records),
+        _functions_table(data) if data.functions else None,
         _failures_table(data) if data.kinds else None,
         _statistics_table(data) if data.statistics or data.statistics_error else None,
         _slowest_table(data, base if isinstance(base, str) else "") if data.slowest else None,
@@ -320,6 +322,16 @@ def _records_table(records: RecordCounts) -> TableSection:
     ]
     text = "Every record that was read is kept, dropped or rejected; a kept record may be written as several records."
     return TableSection("records", "Outcomes of records", text, heads, rows)
+
+
+def _functions_table(data: ReportData) -> TableSection:
+    heads = _heads("function|name", "received", "returned", "dropped", "rejected")
+    rows = []
+    for one in data.functions:
+        numbers = (one["received"], one["returned"], *(sum(one[end].values()) for end in ("dropped", "rejected")))
+        rows.append([_text(one["function"]), *(f"{number:,}" for number in numbers)])
+    text = "The functions run in this order. Each receives the records that the function before returned."
+    return TableSection("functions", "Functions", text, heads, rows)
 
 
 def _failures_table(data: ReportData) -> TableSection:

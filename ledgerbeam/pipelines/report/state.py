@@ -20,6 +20,7 @@ from ledgerbeam.pipelines.console.reporter import count_nulled
 from ledgerbeam.pipelines.exchange.stages import NUMBERED, is_optional, stages_of
 from ledgerbeam.pipelines.preview.costs import MOST_SOURCES, Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
+from ledgerbeam.pipelines.report.functions import function_values
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 
@@ -36,7 +37,7 @@ class LedgerState(NamedTuple):
     buckets: BucketSizes | None = None  # if the job gathers the buckets of an exchange
 
     def values(self) -> dict[str, Any]:
-        """Return the JSON object of ``ledger status --json``."""
+        """Return the state as a JSON object."""
         progress = dataclasses.asdict(self.progress)
         return {
             **self.found,
@@ -263,6 +264,12 @@ def stage_statistics(
     """Return the statistics of the functions of all stages, by name; see `merged_statistics`."""
     ledgers = every_ledger(store, storage_options)
     return {each: merged for ledger in ledgers for each, merged in merged_statistics(ledger, name).items()}
+
+
+def status_values(store: LedgerStore, state: LedgerState, stages: Mapping[str, LedgerState]) -> dict[str, Any]:
+    """Return the JSON object of ``ledger status --json``: of several functions with the counts of each."""
+    functions = function_values(store)
+    return state_values(state, stages) | ({"functions": functions} if functions else {})
 
 
 def state_values(state: LedgerState, stages: Mapping[str, LedgerState]) -> dict[str, Any]:

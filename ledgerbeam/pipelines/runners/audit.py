@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from operator import attrgetter
 
+from ledgerbeam._base.forking import ProcessGroup, ServerProcess
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.rows import Audit, audit_of
 from ledgerbeam.ledger.selection import AuditRequest, PendingSource
@@ -18,7 +19,6 @@ from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.jobs.checks import AuditShare, difference_error
 from ledgerbeam.pipelines.jobs.listing import listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.forking import ServerProcess, Wave
 from ledgerbeam.pipelines.runners.job_files import dump_job_file, environment_of
 
 LEAST_TASKS = 2  # smallest number of audited tasks, if the run has as many
@@ -61,7 +61,7 @@ class RunAudit:
         self._folder = folder
         self._warn = warn
         self._server: ServerProcess | None = None
-        self._process: Wave | None = None
+        self._process: ProcessGroup | None = None
         self._request: tuple[bytes, str] = (b"", "")  # id of the source, path of the answer
         self._number = 0
         self._before = before
@@ -70,6 +70,7 @@ class RunAudit:
         self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of audited tasks, by source
         self._exhausted: set[bytes] = set()
         self._problems = 0
+        self._isolates = False  # whether audits call user code in another process, because it has ended theirs
         runs, job = store.runs(), spec.identity().fingerprint
         self._recorded = audit_of([row for row in runs if row["id"] == spec.run], job)
         self._earlier = Audit() if is_separate else audit_of(runs, job)
@@ -197,7 +198,7 @@ class RunAudit:
                     is_small = time.monotonic() - self._began < SMALL_RUN
                     seconds = _MAPPED_SECONDS if is_small else max(_MAPPED_SECONDS, self._left())
                     limit = seconds if self._share.is_bounded else None
-                    return AuditRequest(pending, is_complete, outputs, audited, newest, limit)
+                    return AuditRequest(pending, is_complete, outputs, audited, newest, limit, self._isolates)
         return None
 
     def _read_answer(self) -> None:
@@ -211,6 +212,9 @@ class RunAudit:
             with open(path, "rb") as file:
                 answer, cpu, started = pickle.load(file)  # noqa: S301 - of our own process, in the folder of the run
         except FileNotFoundError:
+            if process.status is not None and not self._isolates:  # it died: audit a task again
+                self._isolates = True
+                return
             self._problems += 1
             self._exhausted.add(source)
             how = "took too long" if process.status is None else f"ended with status {process.status}"

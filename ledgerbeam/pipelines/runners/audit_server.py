@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Never
 
+from ledgerbeam._base.forking import ForkServer
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.pipelines.calls.call import refuse_calls
-from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.job_files import load_job_file, take_import_path
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt

@@ -17,6 +17,7 @@ from itertools import islice, zip_longest
 
 import numpy as np
 
+from ledgerbeam._base.forking import fork_to
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, dead_marks
@@ -26,7 +27,6 @@ from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
-from ledgerbeam.pipelines.runners.forking import fork_to
 from ledgerbeam.pipelines.runners.job_files import DIED, TRACEBACK, load_committed, load_sources, touch
 from ledgerbeam.pipelines.runners.profiles import begin_profile
 from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, Spread, StepWork, Works

@@ -46,7 +46,7 @@ KINDS = {
     "join": ("exchange.commands", "JoinJob"),
     "labels": ("dedup.pairs", "LabelsJob"),
     "large-stars": ("dedup.pairs", "LargeStarsJob"),
-    "map": ("jobs.one_stage", "MapJob"),
+    "map": ("jobs.map", "MapJob"),
     "materialize": ("jobs.one_stage", "MaterializeJob"),
     "merge": ("exchange.jobs", "MergeJob"),
     "near": ("dedup.near", "NearJob"),
@@ -129,7 +129,8 @@ def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
     module, kind = KINDS[found["command"]]
-    job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.{module}"), kind), found["job"])
+    made = getattr(import_module(f"ledgerbeam.pipelines.{module}"), kind)
+    job: JobSpec = _built(made, made.read_fields(found["job"]))
     return replace(job, storage_options=storage_options)
 
 

@@ -25,7 +25,16 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.reports import reported_set_ups, reported_times
-from ledgerbeam.ledger.worker.run_folders import Planning, RunFolder, TaskBudget, committed_notes, file_errors
+from ledgerbeam.ledger.worker.run_folders import (
+    ALL_TASKS,
+    CRASHED_TASKS,
+    ISOLATION,
+    Planning,
+    RunFolder,
+    TaskBudget,
+    committed_notes,
+    file_errors,
+)
 from ledgerbeam.ledger.worker.sharing import Sharing, WaitingTasks, claim_place
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.pipelines.console.run_console import RunConsole
@@ -40,6 +49,7 @@ from ledgerbeam.pipelines.runners.job_files import (
     dump_sources,
     environment_of,
     launched_job,
+    touch,
 )
 from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.waves import BEAM, WaveEnd, Waves, gathered_waves, imports_of, run_wave
@@ -273,6 +283,8 @@ class LocalRunner:
                 Planning.below(folder).make(len(sources))
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
+        if any(source.attempts for source in sources):
+            touch(folder, ISOLATION, ALL_TASKS if self.deaths >= MAX_ATTEMPTS else CRASHED_TASKS)
         self._started_at = self._started_at or time.monotonic()
         board = self._board = task_board(folder)
         try:

@@ -29,10 +29,10 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import sdk_worker_main
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+from ledgerbeam._base.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.chain import ledger_handle, local_values, work_as
-from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.job_files import STARTED, touch
 from ledgerbeam.transforms.chain.base import ChainValues
 from ledgerbeam.transforms.on_beam import give_values
@@ -130,7 +130,7 @@ class _Workers(ForkServer):
         self._spec = spec
         self._started = 0
 
-    def accepted(self) -> None:
+    def accepted(self, request: bytes) -> None:  # noqa: ARG002 - all are alike
         self._started += 1
 
     def work(self, request: bytes, descriptors: list[int]) -> int:

@@ -24,13 +24,13 @@ from typing import Never, cast
 
 import numpy as np
 
+from ledgerbeam._base.forking import ForkServer
 from ledgerbeam._base.process import hold_standard_descriptors, show_log
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
-from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.job_files import DIED, DONE, STARTED, load_job_file, take_import_path, touch
 from ledgerbeam.pipelines.runners.waves import BEAM, needs_beam
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt

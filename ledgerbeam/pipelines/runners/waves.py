@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Literal, Self
 
+from ledgerbeam._base.forking import ProcessGroup, ServerProcess
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, StorageError
 from ledgerbeam.ledger import Source
@@ -24,7 +25,6 @@ from ledgerbeam.ledger.worker.reports import reported_errors
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.forking import ServerProcess, Wave
 from ledgerbeam.pipelines.runners.job_files import DIED, DONE, TRACEBACK, read_text
 
 Imports = Literal["chain", "beam"]  # what the processes of a wave import: the chain alone, or Beam too
@@ -73,7 +73,7 @@ class Waves:
             arguments = [imports, self._log_level, *self._schemes]
             self._server = ServerProcess("ledgerbeam.pipelines.runners.wave", arguments)
 
-    def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+    def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> ProcessGroup:
         """Start a wave."""
         self.prepare(imports)
         if self._server is None:
@@ -147,7 +147,7 @@ class WaveEnd:
     marks: list[Mark] = field(default_factory=list)  # tasks that dead workers had in progress
 
 
-def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bool = False) -> WaveEnd:
+def run_wave(wave: ProcessGroup, run_dir: str, *, on_tick: Callable[[], None], debug: bool = False) -> WaveEnd:
     """Watch one wave until its end. All its processes are gone when this returns or raises.
 
     FnApiRunner waits forever if one of its worker processes is killed. So the launcher watches the processes from
@@ -183,7 +183,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
     return WaveEnd(_describe_exit(wave), [mark for worker in dead for mark in worker.marks])
 
 
-def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
+def _wait(wave: ProcessGroup, run_dir: str, on_tick: Callable[[], None]) -> bool:
     """Wait until the wave ends, or for `GRACE_SECONDS` after a worker has died. Return whether the wave has ended."""
     gone_since: float | None = None
     while not wave.wait(POLL_SECONDS):
@@ -204,7 +204,7 @@ def _describe_workers(dead: list[DeadWorker], run_dir: str) -> str:
     return ", ".join(f"worker process {worker.pid} {how}" for worker in dead)
 
 
-def _describe_exit(wave: Wave) -> str:
+def _describe_exit(wave: ProcessGroup) -> str:
     if wave.status is None:
         return "the process that starts workers ended without an error message (killed? out of memory?)"
     if wave.status >= 0:

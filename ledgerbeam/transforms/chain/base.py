@@ -28,7 +28,7 @@ from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups, report_times
-from ledgerbeam.ledger.worker.run_folders import TaskBudget
+from ledgerbeam.ledger.worker.run_folders import ISOLATION, TaskBudget
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.user_code.objects import close_objects
@@ -103,6 +103,14 @@ class LedgerHandle:
             max_entries=self.flush_entries,
             open_sink=lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),
         )
+
+    def isolation(self) -> str:
+        """Return which tasks call user code in another process: `CRASHED_TASKS`, `ALL_TASKS`, or none if empty."""
+        if self.run_dir is None:
+            return ""
+        with suppress(FileNotFoundError), open(os.path.join(self.run_dir, ISOLATION), encoding="ascii") as file:
+            return file.read()
+        return ""
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:

@@ -19,6 +19,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.reports import timed
+from ledgerbeam.ledger.worker.run_folders import ALL_TASKS
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.base import (
     TASKS,
@@ -136,10 +137,17 @@ class _Process(StepWork):
     ) -> None:
         self._function = function
         self._ledger = ledger
+        self._isolated: Callable[[Task], Any] | None = None  # for tasks during which a worker has died
         self._set_ups: list[float] = []
 
     def setup(self) -> None:
         """Set up the function while no task is in progress, so that a crash counts against no task."""
+        isolated = getattr(self._function, "isolated", None)
+        scope = "" if isolated is None or self._ledger is None else self._ledger.isolation()
+        if isolated is not None and scope == ALL_TASKS:
+            self._function = isolated()
+        elif isolated is not None and scope:
+            self._isolated = isolated()
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
@@ -158,16 +166,23 @@ class _Process(StepWork):
         if not isinstance(task, Task):
             yield task
             return
+        function = self._function_for(task)
         results = _guarded(
             self._ledger,
             [task],
-            lambda: check_result(task, self._function(task), _name(self._function)),
+            lambda: check_result(task, function(task), _name(function)),
             lambda results, collected: _with_statistics(_with_read(results, task), task, collected),
         )
         for result in results:
             if isinstance(result, FailedTask):
                 self.counters.add("tasks_failed")
             yield result
+
+    def _function_for(self, task: Task) -> Callable[[Task], TaskResult | Sequence[Task] | None]:
+        """Return the function for a task: if a worker has died during the task, the one that runs isolated."""
+        if self._isolated is None or self._ledger is None:
+            return self._function
+        return self._isolated if task.node in self._ledger.mirror().attempts(task.source.id) else self._function
 
 
 class _Batch(StepWork):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from ledgerbeam._base.names import REJECTS, check_route
+from ledgerbeam._base.names import ASIDE, check_route
 from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.io.listing.nested_folders import list_files, nested_owners
 
@@ -25,7 +25,7 @@ class RouteFolders:
         self._output = output  # canonical URL of the output folder
         self._base = base  # URL ending with ``/`` that names are relative to. None if they start with a scheme
         self._options = storage_options
-        self._free = {"", REJECTS}
+        self._free = {"", *ASIDE}
 
     @cached_property
     def _nested(self) -> dict[str, str]:
@@ -40,10 +40,11 @@ class RouteFolders:
         """
         if route != "" and route == name.partition("/")[0] and "/" in name:
             raise self._taken(route, f"{self._output}/{name}")
-        if route == "" and name.startswith(f"{REJECTS}/"):
+        folder = name.partition("/")[0]
+        if route == "" and folder in ASIDE and "/" in name:
             raise UsageError(
-                f"{self._output}/{name}: the folder {REJECTS} is reserved for rejected records; pass the folder of "
-                "these sources as --base, or a pattern that starts in this folder"
+                f"{self._output}/{name}: the folder {folder} is reserved for rejected or dropped records; pass the "
+                "folder of these sources as --base, or a pattern that starts in this folder"
             )
         path = f"{route}/{name}" if route else name
         for folder, mark in self._nested.items():

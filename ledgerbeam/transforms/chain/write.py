@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import length_hint
 from typing import Any, Protocol, Union, runtime_checkable
 
-from ledgerbeam._base.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
+from ledgerbeam._base.names import ASIDE, DROPPED, ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import ChangedSourceError, RecordError
 from ledgerbeam.io import ShardEncoder, ShardFile
@@ -118,8 +118,8 @@ class WriteStep(ChainStep):
     Both are durable before the element is emitted, so `CommitTasks` records only outputs that exist.
 
     The records of a task are one dataset or `TaskResults`. With `TaskResults` each route is a dataset of its own, in
-    the folder of that name below the output folder, and rejected records go to a file in the folder `_rejects`. All of
-    them are outputs of the one task.
+    the folder of that name below the output folder. Rejected records go to a file in the folder `_rejects`, and dropped
+    records that are stored to a file in `_dropped`. All of them are outputs of the one task.
 
     Attributes:
         output: URL of the folder to write below.
@@ -316,6 +316,8 @@ class _Write(StepWork):
         records = sum(files[0].records for files in shards.values())
         if rejects:
             shards[REJECTS] = [encode_rejects(rejects)]
+        if results is not None and results.dropped:
+            shards[DROPPED] = [encode_rejects(results.dropped, dropped=True)]
         return _ToPublish(
             task.replace(records=None, raw=None),
             self._named(task, shards),
@@ -363,7 +365,7 @@ class _Write(StepWork):
             Output(path, len(file.data), content_checksum([file.data]), file.records, task.start, file.nulled, route)
             for path, route, file in encoded.files
         )
-        size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
+        size = sum(output.size for output in outputs if output.records and output.route not in ASIDE)
         seconds = time.monotonic() - task.started if task.started else 0.0
         return WrittenTask(task, outputs, encoded.records, size, seconds, encoded.counts, encoded.statistics)
 

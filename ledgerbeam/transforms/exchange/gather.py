@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 import numpy as np
 
@@ -28,16 +28,17 @@ from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.stats import Collected
 from ledgerbeam.transforms.chain.plan import MatchStep
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.mapping.collectors import name_of
-from ledgerbeam.transforms.mapping.function import ConvertRecords, FunctionOfTask
+from ledgerbeam.transforms.mapping.function import ConvertRecords, FunctionOfTask, in_turn
 from ledgerbeam.transforms.mapping.outcomes import Outcome
+from ledgerbeam.transforms.mapping.stages import ReadyFunction
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.functions import made_of, reference_of
-from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, message_of
+from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, is_interrupt, message_of
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
 
@@ -126,7 +127,7 @@ class GroupRecords(FunctionOfTask):
         self.output_format = name_of(output_format)
         self._object = UserObject(self.reference, given=OF_A_GROUP)
         self._keys = by if isinstance(by, RecordKeys) else RecordKeys.of_user(by, "hash")
-        self._rules = partial(MappingRules, str(self.reference), output=output_format)
+        self._format = output_format
 
     def __repr__(self) -> str:
         return f"GroupRecords({str(self.reference)!r}, {self.output_format!r})"
@@ -135,11 +136,16 @@ class GroupRecords(FunctionOfTask):
         """Return everything that affects the results: the function and the modules of its code."""
         return {"function": str(self.reference), **made_of(self.reference)}
 
+    @property
+    def name(self) -> str:
+        """Name of the function, for messages."""
+        return str(self.reference)
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the results of its groups. UnsupportedShapeError: it has no records of a bucket."""
         gathered_records(task, repr(self))
         ready = self.set_up()
-        with ready.in_turn:
+        with in_turn(ready):
             try:
                 mapping = self._mapping_again(ready, task)
                 mapping.run()
@@ -149,12 +155,16 @@ class GroupRecords(FunctionOfTask):
             except (SourceError, StorageError) as error:
                 return failed_by(error, task, message_of(error))
 
-    def _load(self) -> ReadyObject:
+    def _load(self) -> tuple[ReadyObject, ...]:
         self._keys.set_up()
-        return self._object.ready()
+        return (self._object.ready(),)
 
-    def _mapping_again(self, ready: ReadyObject, task: Task) -> _GroupMapping:
-        rules = self._rules(call=ready.call, nan="refuse", rejects=False, invariant=True, placed=True)
+    def _mapping_again(
+        self, ready: tuple[ReadyObject, ...], task: Task, collected: Collected | None = None
+    ) -> _GroupMapping:
+        del collected  # the only function has no statistics of its own
+        functions = [ReadyFunction(self.name, ready[0].call)]
+        rules = MappingRules(functions, self._format, "refuse", rejects=False, placed=True)
         return _GroupMapping(rules, as_part(task), self._keys)
 
 
@@ -259,7 +269,7 @@ class _GroupMapping(TaskMapping):
 
     def run(self) -> None:
         """Call the function with each group, in order."""
-        call: Any = self._rules.call  # takes a key and records
+        call: Any = self._rules.functions[0].call  # takes a key and records
         for position, payloads in enumerate(_grouped(self._task.records)):
             group = map(record_of, payloads)
             size_before = self._read
@@ -272,15 +282,12 @@ class _GroupMapping(TaskMapping):
                 outcome = self._outcome(call(self._key, chain([first], self._counted(group))), None, position)
                 for _ in self._counted(group):
                     pass  # records that the function did not take
-                if isinstance(outcome.end, Drop):
-                    self._tally.drop(outcome.end.reason, self._read - size_before)
-                else:
-                    self._take(outcome, position)
+                self._take(outcome, position, self._read - size_before)
             except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
                 self._blame(error, position)
 
     def _backwards(self) -> Iterator[tuple[int, Outcome]]:
-        call: Any = self._rules.call
+        call: Any = self._rules.functions[0].call
         groups = list(map(list, _grouped(self._task.records)))
         for position in range(len(groups) - 1, -1, -1):
             if children:
@@ -289,7 +296,7 @@ class _GroupMapping(TaskMapping):
                 self._set_first(record_of(groups[position][0]))
                 outcome = self._outcome(call(self._key, map(record_of, groups[position])), None, position)
             except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
-                outcome = Outcome(self._reject_of(error, position))
+                self._end_of(error, position, 0)
             self._keys_seen[position] = self._key
             yield position, outcome
 
@@ -298,7 +305,7 @@ class _GroupMapping(TaskMapping):
         self._key = self._keys.value(record)
 
     def _place(self, position: int) -> str:
-        return f"{self._task.name}, the key {self._keys_seen[position]!r:.200}"
+        return f"{self._task.name}, the key {self._keys_seen.get(position, self._key)!r:.200}"
 
     def _like(self, record: Any) -> Any:  # noqa: ARG002 - a group has no record of its own
         return self._first
@@ -308,12 +315,14 @@ class _GroupMapping(TaskMapping):
             self._read += 1
             yield record
 
-    def _failed(self, error: BaseException, position: int) -> FailedTask:
-        del position  # the key of the group tells more
-        if issubclass(type(error), RunFileError | StorageError):  # `isinstance` could run the user's code
-            return failed_by(error, self._task, message_of(error))
-        what = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
-        return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {what}")
+    def _end_of(self, error: BaseException, position: int, function: int) -> Never:  # noqa: ARG002 - the key names it
+        if is_interrupt(error) or type(error) is TaskFailedError:
+            raise error
+        message = message_of(error)
+        if not issubclass(type(error), RunFileError | StorageError):  # `isinstance` could run the user's code
+            what = message if type(error) is FunctionError else f"raised {describe_error(error)}"
+            message = f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {what}"
+        raise TaskFailedError(failed_by(error, self._task, message)) from error
 
 
 def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:

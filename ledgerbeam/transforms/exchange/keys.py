@@ -187,7 +187,7 @@ class SplitRecords(MapRecords):
         self._shares = [share for _, share in parts]
         self._conversion = conversion
 
-    def _load(self) -> ReadyObject:
+    def _load(self) -> tuple[ReadyObject, ...]:
         self._keys.set_up()
         key, null, names, shares = self._keys.key, self._keys.null, self._names, self._shares
         convert = find_conversion(self._conversion)
@@ -198,7 +198,7 @@ class SplitRecords(MapRecords):
                 stats.count(WITHOUT_KEY)
             return Route(names[part_of(found, shares)], convert(record))
 
-        return ReadyObject(routed)
+        return (ReadyObject(routed),)
 
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:

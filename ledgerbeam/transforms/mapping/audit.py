@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import ASIDE
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import Options, Reader, ShardEncoder
@@ -68,8 +68,9 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
         return AuditAnswer()
     is_near = cut.stream is None or source.size <= _SMALL_STREAM  # a stream is read up to the task
     number, task = done[-1 if request.newest and is_near else 0]
-    outputs = [output for output in request.outputs if output.first == task.start and output.route != REJECTS]
+    outputs = [output for output in request.outputs if output.first == task.start and output.route not in ASIDE]
     function = work.function.with_storage_options(work.storage_options)
+    function = function.isolated() if request.isolated else function
     part = task if request.seconds is None or not kind.any_part else _last_part(cut, task, work, request.seconds)
     try:
         with _read(work, cut, number, part) as read:
@@ -154,7 +155,7 @@ def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Out
                         raise
                     found = f"its bytes differ from those that were recorded (its records cannot be read: {error})"
                 if found:
-                    name = work.function.reference
+                    name = work.function.name
                     return f"{without_secrets(url)}: {name} returned another result when it was audited: {found}"
     return ""
 

@@ -1,242 +1,173 @@
-"""Mapping of one task in batches. Each result belongs to the record at its position in the batch."""
+"""Calls of functions with batches of one task. Bisection of a failed batch finds the records that cause the error."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.ledger import FailedTask, Task
-from ledgerbeam.ledger.worker.reports import timed
-from ledgerbeam.results import Reject
-from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.mapping.outcomes import CategoryError, Outcome
-from ledgerbeam.transforms.mapping.task_mapping import (
-    NOT_DECODED,
-    MappingRules,
-    NotDecodedError,
-    TaskFailedError,
-    TaskMapping,
-    record_place,
-)
-from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, is_interrupt, message_of
+from ledgerbeam.stats import Collected
+from ledgerbeam.transforms.mapping.outcomes import CategoryError, End, raised
+from ledgerbeam.transforms.mapping.stages import CallStage, stages_of
+from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
+from ledgerbeam.user_code.guards import children, end_child, failed_by, has_ended, is_interrupt, message_of
+from ledgerbeam.user_code.isolation import ChildFailedError
+
+
+class Window(NamedTuple):
+    """Values of which batches are made: a list, or the rows of a table."""
+
+    values: Any
+    positions: Any  # position of the source record of each value, ascending
+    is_traced: bool = True  # False if a function returned fewer rows: then each row has the position of any record
+    routes: Any = None  # number of the route of each row of a table; None if no row has a route
+    route: str = ""  # of all rows of a table that is written
+    held: Any = None  # the rows of a table as the collector of the route holds them
+
+
+ENDED_PARTS = 16  # number of parts of a batch that has ended its process
+STAGE_BITS = 40  # bits of the key of a batch: above is the number of the stage, below that of the first value in it
 
 
 class BatchMapping(TaskMapping):
-    """The mapping of one task in batches, each a call of the user's object. Results are lists, or rows of a table."""
+    """The mapping of one task in stages, of which some are called with batches.
 
-    def __init__(
-        self,
-        rules: MappingRules,
-        task: Task,
-        size: int,
-        cut_up: Collection[int],
-        observed: Callable[[], Collection[str]],
-    ) -> None:
+    `cut_up` has the keys of batches that are mapped value by value; see `BatchAgainError`. Indexes are places in a
+    window.
+    """
+
+    def __init__(self, rules: MappingRules, task: Task, collected: Collected, cut_up: Collection[int] = ()) -> None:
         super().__init__(rules, task)
-        self._size = size  # maximum number of records in a batch
-        self._cut_up = cut_up  # positions of the first records of batches that are mapped record by record
-        self._observed = observed  # returns the names of the statistics that the object has observed in this task
+        self._stages = stages_of(rules.functions, self._output, collected, rules.isolated)
+        self._cut_up = cut_up
+        self._is_again = False  # whether this is an audit
 
     @abstractmethod
-    def _windows(self) -> Iterator[range]:
-        """Yield the positions of each batch, in order. Only the records of the last yielded batch are in memory."""
+    def run(self) -> None:
+        """Map all records, in order. Raises BatchAgainError if the task must start again."""
 
     @abstractmethod
-    def _batch_of(self, positions: Sequence[int]) -> Any:
-        """Return the records at `positions`, in the form that the object takes."""
+    def _batch_of(self, window: Window, indexes: Sequence[int]) -> Any:
+        """Return the values at `indexes`, in the form that the function takes."""
 
     @abstractmethod
-    def _broken(self, positions: range) -> dict[int, str]:
-        """Return the errors of the records at `positions` that could not be decoded, by position."""
-
-    @abstractmethod
-    def _understood(self, results: Any, positions: Sequence[int]) -> Any:
+    def _understood(self, results: Any, stage: CallStage, window: Window, indexes: Sequence[int]) -> Any:
         """Check and convert the results of a batch. FunctionError: wrong form. BatchFailedError: reading failed."""
 
     @abstractmethod
-    def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
-        """Collect all results of a batch, or none: BatchFailedError if a result of an unknown record is invalid."""
+    def _end(self, end: End, position: int, first: int = 0) -> None:
+        """Take the end of a value for which a stage raised. The first function of the stage has the number `first`."""
 
-    def run(self) -> None:
-        """Map one batch after the other. Raises BatchAgainError if the task must start again."""
-        for window in self._windows():
-            start, self._read = window.start, window.stop
-            positions = self._readable(window)
-            parts = [[one] for one in positions] if start in self._cut_up else [positions] if positions else []
-            for part in parts:
-                try:
-                    self._batch(part)
-                except BatchFailedError as failed:
-                    self._after_failure(failed, part, start)
+    def _position(self, window: Window, index: int, stage: CallStage) -> int:
+        """Return the position of the source record of a value. TaskFailedError: it is unknown."""
+        if not window.is_traced:
+            raise self._failed_task(
+                f"{stage.name} rejected a row, or raised for it, and its record is unknown: an earlier function "
+                "returned fewer rows than it received; let it return Rows(batch, of=...) with the position of the "
+                "original row of each"
+            )
+        return int(window.positions[index])
 
-    def _readable(self, positions: range) -> Sequence[int]:
-        """Reject the records that could not be decoded, and return the positions of the others."""
-        if not self._rules.rejects:
-            return positions
-        broken = self._broken(positions)
-        for position, error in broken.items():
-            self._blame(NotDecodedError(error), position)
-        return [position for position in positions if position not in broken] if broken else positions
+    def _parts(
+        self, stage: CallStage, window: Window, indexes: Sequence[int], start: int = 0
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """Call the function of a stage with values of a window, whose first value is number `start` of the stage.
 
-    def _batch(self, positions: Sequence[int]) -> None:
-        """Call the object with the records at `positions`, and collect the results."""
-        results = self._called(positions)
-        with timed("encode"):
-            self._take_batch(results, positions)
+        Returns indexes and their results in parts: values that fail are found and left out. Raises BatchAgainError if
+        the task must start again, and TaskFailedError.
+        """
+        key = stage.first << STAGE_BITS | start
+        if key in self._cut_up:
+            return chain.from_iterable(self._called(stage, window, [index], key) for index in indexes)
+        return self._called(stage, window, indexes, key) if indexes else iter(())
 
-    def _called(self, positions: Sequence[int]) -> Any:
-        batch = self._batch_of(positions)
+    def _called(
+        self, stage: CallStage, window: Window, indexes: Sequence[int], key: int
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        batch, stage.collected.running = self._batch_of(window, indexes), stage.running
         try:
-            with batch_failures():
-                results = self._rules.call(batch)
-        finally:
-            if children:
-                end_child()
-        try:
-            return self._understood(results, positions)
+            try:
+                results = stage.call(batch)
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                raise BatchFailedError(error) from error
+            finally:
+                if children:
+                    end_child()
+            results = self._understood(results, stage, window, indexes)
         except FunctionError as mistake:
-            raise self._batch_failed(mistake, positions, message_of(mistake)) from mistake
+            raise self._batch_failed(mistake, window, indexes, message_of(mistake)) from mistake
+        except BatchFailedError as failed:
+            yield from self._after_failure(failed.error, stage, window, indexes, key)
+        else:
+            yield indexes, results
 
-    def _starts_backwards(self, records: int) -> Iterator[range]:
+    def _after_failure(
+        self, error: BaseException, stage: CallStage, window: Window, indexes: Sequence[int], key: int
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """Map the halves of a failed batch to find the values that cause the error, or raise TaskFailedError."""
+        is_ours = type(error) is ChildFailedError  # no value of the batch is to blame
+        if is_ours or not self._rules.rejects or (len(indexes) > 1 and not stage.invariant):
+            again = " when it was called again" if self._is_again else ""
+            is_plain = is_ours or type(error) in (FunctionError, RecordError)
+            message = message_of(error) if is_plain else f"{raised(error, stage.name)}{again}"
+            raise self._batch_failed(error, window, indexes, message) from error
+        if len(indexes) == 1:
+            position = self._position(window, indexes[0], stage)
+            self._end(self._end_of(error, position, stage.stop - 1), position, stage.first)
+            return
+        if has_ended(error):  # nothing was observed. More parts, because each call may take as long
+            size = -(-len(indexes) // ENDED_PARTS)
+            parts = [indexes[start : start + size] for start in range(0, len(indexes), size)]
+        elif not self._is_again and stage.has_observed():  # statistics of the failed call would count twice
+            raise BatchAgainError(key)
+        else:
+            parts = [*halves(indexes)]
+        for part in parts:
+            yield from self._called(stage, window, part, key)
+
+    def _batch_failed(
+        self, error: BaseException, window: Window, indexes: Sequence[int], message: str
+    ) -> TaskFailedError:
+        first, last = (int(window.positions[index]) for index in (indexes[0], indexes[-1]))
+        place = self._place(first) + (f", and {last - first} more after it" if last > first else "")
+        message = f"{place if window.is_traced else self._task.name}: {message}"
+        if type(error) in (CategoryError, ChildFailedError):
+            return TaskFailedError(FailedTask(self._task, FunctionError.__name__, message))
+        return TaskFailedError(failed_by(error, self._task, message))
+
+    def _failed_task(self, problem: str) -> TaskFailedError:
+        return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{self._task.name}: {problem}"))
+
+    def _starts_backwards(self, records: int, size: int, *, invariant: bool) -> Iterator[range]:
         """Yield the positions of the batches of a recomputation, from the last batch to the first.
 
         The batches are smaller than in the first run, so that a result that depends on the other records of its batch
-        differs. If the object declares that its results depend on batches, the batches are those of the first run.
+        differs. If a function declares that its results depend on batches, the batches are those of the first run.
         """
-        invariant = self._rules.invariant
-        size = (min(self._size, records) + 1) // 2 if invariant else self._size
+        size = (min(size, records) + 1) // 2 if invariant else size
         stop = records
         while stop:
             start = max(0, stop - size) if invariant else (stop - 1) // size * size
             yield range(start, stop)
             stop = start
 
-    def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-        """Map records again, and yield positions and results in parts. A record that raises yields a `Reject`.
-
-        Bisection finds such records, as in the first run. Raises TaskFailedError if the job does not reject them.
-        """
-        try:
-            yield positions, self._called(positions)
-        except BatchFailedError as failed:
-            error = failed.error
-            if len(positions) == 1:
-                yield positions, self._reject_of(error, positions[0])
-            elif not (self._rules.rejects and self._rules.invariant):
-                message = f"{self._name} raised {describe_error(error)} when it was called again"
-                raise self._batch_failed(error, positions, message) from error
-            else:
-                for half in halves(positions):
-                    yield from self._again(half)
-
-    def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
-        """Map the halves of a failed batch to find the records that cause the error, or raise TaskFailedError."""
-        error = failed.error
-        if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
-            is_plain = type(error) in (FunctionError, RecordError)
-            message = message_of(error) if is_plain else f"{self._name} raised {describe_error(error)}"
-            raise self._batch_failed(error, positions, message) from error
-        if len(positions) == 1:
-            self._blame(error, positions[0])
-            return
-        if self._observed():  # statistics of the failed call would count twice
-            raise BatchAgainError(start)
-        for half in halves(positions):
-            try:
-                self._batch(half)
-            except BatchFailedError as again:
-                self._after_failure(again, half, start)
-
-    def _batch_failed(self, error: BaseException, positions: Sequence[int], message: str) -> TaskFailedError:
-        first, last = record_place(self._task, positions[0]), positions[-1] - positions[0]
-        place = first if not last else f"{first}, and {last} more after it"
-        if type(error) is CategoryError:
-            return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {message}"))
-        return TaskFailedError(failed_by(error, self._task, f"{place}: {message}"))
-
-
-class ListMapping(BatchMapping):
-    """The mapping of one task in lists of records. The arguments are those of `BatchMapping`."""
-
-    _window: list[Any]  # records of the batch, and the position of the first one
-    _first: int
-
-    def _windows(self) -> Iterator[range]:
-        records, first = chain.from_iterable(self._blocks()), 0
-        while window := list(islice(records, self._size)):
-            self._window, self._first = window, first
-            yield range(first, first := first + len(window))
-
-    def _broken(self, positions: range) -> dict[int, str]:
-        window, first = self._window, self._first
-        return {at: window[at - first].error for at in positions if type(window[at - first]) is Unreadable}
-
-    def _batch_of(self, positions: Sequence[int]) -> list[Any]:
-        window, first = self._window, self._first
-        if isinstance(positions, range):
-            return window[positions.start - first : positions.stop - first]
-        return [window[position - first] for position in positions]
-
-    def _understood(self, results: Any, positions: Sequence[int]) -> Sequence[Any]:
-        count = len(positions)
-        is_list = issubclass(type(results), list | tuple)
-        if is_list and len(results) == count:
-            listed: Sequence[Any] = results
-            return listed
-        kind = type(results).__name__
-        found = f"a {kind} of {len(results)}" if is_list else f"a {kind}"
-        raise FunctionError(
-            f"{self._name} returned {found} for a batch of {count} records: expected a list of {count} results, "
-            "one at the position of each record; use None or Drop to drop a record, and a list for several results"
-        )
-
-    def _backwards(self) -> Iterator[tuple[int, Outcome]]:
-        self._window, self._first = list(chain.from_iterable(self._blocks())), 0
-        for window in self._starts_backwards(len(self._window)):
-            broken = self._broken(window) if self._rules.rejects else {}
-            outcomes = dict.fromkeys(broken, Outcome(Reject(NOT_DECODED)))
-            readable = [position for position in window if position not in broken]
-            if self._rules.invariant:
-                readable.reverse()
-            for positions, results in self._again(readable) if readable else ():
-                if isinstance(results, Reject):
-                    outcomes[positions[0]] = Outcome(results)
-                else:
-                    outcomes.update(zip(positions, map(self._meant, results, positions), strict=True))
-            yield from sorted(outcomes.items(), reverse=True)
-
-    def _meant(self, result: Any, position: int) -> Outcome:
-        try:
-            return self._outcome(result, self._window[position], position)
-        except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
-            return Outcome(self._reject_of(error, position))
-
-    def _take_batch(self, results: Sequence[Any], positions: Sequence[int]) -> None:
-        add, plain, window, first = self._tally.routes[""].add, self._plain, self._window, self._first
-        for position, result in zip(positions, results, strict=True):
-            try:
-                if type(result) is plain:
-                    add(result)
-                else:
-                    self._take(self._outcome(result, window[position - first], position), position)
-            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
-                self._blame(error, position)
-
 
 class BatchAgainError(Exception):
-    """A batch raised after it observed statistics. Its task starts again, with this batch split into records."""
+    """A batch raised after it observed statistics. Its task starts again, with this batch split into single values."""
 
-    def __init__(self, start: int) -> None:
-        super().__init__(start)
-        self.start = start  # position of the first record of the batch
+    def __init__(self, key: int) -> None:
+        super().__init__(key)
+        self.key = key  # number of the first function of the stage, and number of the first value of the batch in it
 
 
 class BatchFailedError(Exception):
-    """A batch failed: the object raised, or a result cannot be written."""
+    """A batch failed: the function raised, or a result cannot be written."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)

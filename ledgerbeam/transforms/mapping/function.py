@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,13 +20,16 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
-from ledgerbeam.transforms.mapping.batches import BatchAgainError, ListMapping
+from ledgerbeam.transforms.mapping.batches import BatchAgainError, BatchMapping
 from ledgerbeam.transforms.mapping.collectors import UnplacedError, name_of
+from ledgerbeam.transforms.mapping.isolated import HostedFunctions
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
+from ledgerbeam.transforms.mapping.record_mapping import RecordMapping
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
-from ledgerbeam.user_code.functions import code_identity, made_of, reference_of
-from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import ReadyObject, UserObject, check_object, depends_on_batches
+from ledgerbeam.user_code.functions import code_identity, made_of
+from ledgerbeam.user_code.functions_of_job import Function, JobFunction, read_functions
+from ledgerbeam.user_code.isolation import IsolatedCalls
+from ledgerbeam.user_code.objects import ReadyObject, depends_on_batches
 
 RESTARTS = 3  # restarts of a task with statistics whose batch raises; after that, all its batches have one record
 
@@ -78,20 +82,24 @@ class FilterRecords:
 
 
 class FunctionOfTask(ABC):
-    """Base of functions of one task that call a user's object. Each process creates the object once."""
+    """Base of functions of one task that call a user's objects. Each process creates the objects once."""
 
     takes_blocks = True
-    reference: Reference  # the user's object
     step = 1  # number of records in a batch. A partial recomputation starts at a multiple of it
     marks = False  # whether the function takes `Unreadable` in the place of records that cannot be decoded
 
-    _ready: ReadyObject | None = None
+    _ready: tuple[ReadyObject, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ready": None}
 
-    def set_up(self) -> ReadyObject:
-        """Import the object, or make the instance of the class, once in each process.
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the user's objects, for messages."""
+
+    def set_up(self) -> tuple[ReadyObject, ...]:
+        """Import the objects, or make the instances of classes, once in each process.
 
         Raises FunctionError if that fails; see `UserObject.ready` for other errors.
         """
@@ -102,12 +110,12 @@ class FunctionOfTask(ABC):
     def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
         """Map the records of a finished task again, from the last one to the first, until `is_late` returns True.
 
-        `is_late` is called after each call of the user's object. Raises NotRecomputedError if the object raises.
+        `is_late` is called after each call of the user's objects. Raises NotRecomputedError if an object raises.
         """
         ready = self.set_up()
-        with ready.in_turn, stats.discarded():
+        with in_turn(ready), stats.collecting(self._labels) as discarded:
             try:
-                return self._mapping_again(ready, task).recomputed(is_late)
+                return self._mapping_again(ready, task, discarded).recomputed(is_late)
             except TaskFailedError as failed:
                 raise NotRecomputedError(failed.task.error) from failed
 
@@ -115,11 +123,30 @@ class FunctionOfTask(ABC):
         """Return the function with the storage options for its files."""
         return self
 
-    @abstractmethod
-    def _load(self) -> ReadyObject: ...
+    @property
+    def _labels(self) -> Sequence[str]:
+        """Labels of several functions, whose statistics are collected separately."""
+        return ()
+
+    def isolated(self) -> Self:
+        """Return a function that calls the object in another process, which it may end; here, if it can do that."""
+        return self
 
     @abstractmethod
-    def _mapping_again(self, ready: ReadyObject, task: Task) -> TaskMapping: ...
+    def _load(self) -> tuple[ReadyObject, ...]: ...
+
+    @abstractmethod
+    def _mapping_again(self, ready: tuple[ReadyObject, ...], task: Task, collected: stats.Collected) -> TaskMapping: ...
+
+
+@contextmanager
+def in_turn(ready: Sequence[ReadyObject]) -> Iterator[None]:
+    """Hold the locks of objects: an instance may hold state of the current record, so threads take turns."""
+    locks = {id(one.in_turn): one.in_turn for one in ready}
+    with ExitStack() as stack:
+        for _, lock in sorted(locks.items()):  # one order for all threads
+            stack.enter_context(lock)
+        yield
 
 
 class MapRecords(FunctionOfTask):
@@ -134,109 +161,175 @@ class MapRecords(FunctionOfTask):
 
     A call returns the task with `TaskResults`, or a `NoneTask` if there is nothing to write.
 
+    The results of one function are the records of the next. A source record is rejected if one of its results is
+    rejected in any function. Else it is kept if something of it is written. Else it is dropped.
+
     Args:
-        reference: ``module:object`` or the object itself: a function, a callable object, or a class. Each worker
-            process makes one instance of a class.
+        functions: ``module:object`` or the object itself: a function, a callable object, or a class. Each worker
+            process makes one instance of a class. A list has the functions of a job in order.
         output_format: Format of the outputs, or its name.
-        values: Keyword arguments of the function, or of the constructor of the class.
-        batch: Maximum number of records in a batch; a batch has records of one task only. None calls the object with
-            single records, or with Arrow batches of at most 65,536 rows.
+        values: Keyword arguments of the functions, or of the constructors of classes; see `job_functions`.
+        batch: Maximum number of records in a batch, for all functions or by label; a batch has records of one task
+            only. None calls a function with single records, or with Arrow batches of at most 65,536 rows.
         form: ``records``, or ``arrow`` to pass `pyarrow.RecordBatch`.
         watched: Checksums of the files that the object reads, by URL.
         nan: Treatment of NaN and infinities in JSONL.
         on_error: Treatment of a record that cannot be decoded, or for which the object raises or returns `Reject`:
             ``fail`` fails its task, ``reject`` stores the record with the rejected ones.
+        keep_dropped: Whether dropped records are stored in the folder ``_dropped``, as rejected ones are.
+        style: Name of the convention of another library that the functions follow.
+        record_timeout: Longest time of all calls of functions of single records for one record, and of each call with a
+            batch, in seconds. The calls then run in another process, which is killed if they take longer. None calls
+            the functions in this process.
     """
+
+    _inside: MapRecords | None = None  # of an isolated function: the one that calls the functions in this process
+    _calls: IsolatedCalls | None = None
 
     def __init__(
         self,
-        reference: Reference | Callable[..., Any],
+        functions: Function | Sequence[Function] | Sequence[JobFunction],
         output_format: str | Format,
         *,
         values: Mapping[str, Any] | None = None,
-        batch: int | None = None,
+        batch: int | Mapping[str, int] | None = None,
         form: RecordForm = "records",
         watched: Mapping[str, str] | None = None,
         nan: NanRule = "refuse",
         on_error: OnError = "fail",
+        keep_dropped: bool = False,
+        style: str | None = None,
+        record_timeout: float | None = None,
     ) -> None:
-        if batch is not None and batch < 1:
-            raise UsageError(f"MapRecords: batch: expected at least 1, found {batch}")
-        self.reference = reference_of(reference)
+        if record_timeout is not None and not record_timeout > 0:
+            raise UsageError(f"MapRecords: record_timeout: expected more than 0 seconds, found {record_timeout}")
+        self.record_timeout = record_timeout
+        self.functions = read_functions(functions, values, batch, watched, style)
         self.output_format = name_of(output_format)
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
             raise UsageError(
                 f"expected one of {', '.join(ARROW_OUTPUTS)} as the format of the outputs of a function of Arrow "
                 f"batches, found {self.output_format}; use a function of records, or convert the outputs afterwards"
             )
-        self.batch = batch
         self.form: RecordForm = form
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
-        self.step = batch or (ARROW_ROWS if form == "arrow" else 1)
+        self.keep_dropped = keep_dropped
         self.marks = on_error == "reject"
-        self._object = UserObject(self.reference, values or {}, watched or {})
         self._format = output_format
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_calls": None}
+
     def __repr__(self) -> str:
-        return f"MapRecords({str(self.reference)!r}, {self.output_format!r})"
+        references = [str(one.object.reference) for one in self.functions]
+        return f"MapRecords({references[0] if len(references) == 1 else references!r}, {self.output_format!r})"
+
+    @property
+    def name(self) -> str:
+        """Name of the functions, for messages."""
+        return ", ".join(str(one.object.reference) for one in self.functions)
+
+    @property
+    def step(self) -> int:  # type: ignore[override]
+        """Number of records at a multiple of which a partial recomputation starts."""
+        sizes = [one.batch or (ARROW_ROWS if self.form == "arrow" else 1) for one in self.functions]
+        # Batches of results of an earlier function have any number of source records.
+        is_fixed = self.form == "records" and any(one.depends_on_batches for one in self.set_up()[1:])
+        return sys.maxsize if is_fixed else sizes[0]
 
     def identity(self) -> dict[str, Json]:
-        """Return everything that affects the results: the object, the modules of its code, and its arguments."""
-        shaping: dict[str, Json] = {
-            "function": str(self.reference),
-            **made_of(self.reference),
-            "set": dict(self._object.values),
-            "watched file": dict(self._object.watched),
+        """Return everything that affects the results: the objects, the modules of their code, and their arguments."""
+        shared: dict[str, Json] = {
+            "watched file": dict(self.functions[0].object.watched),
             "as": self.form,
             "nan": self.nan,
+            **({"keep dropped": True} if self.keep_dropped else {}),
         }
-        if self.batch is not None and depends_on_batches(check_object(self.reference, self._object.values)):
-            shaping["batch"] = self.batch
-        return shaping
+        sizes = [one.batch for one in self.functions]
+        if any(sizes) and any(depends_on_batches(one.object.check()) for one in self.functions):
+            batches: list[dict[str, Json]] = [{} if size is None else {"batch": size} for size in sizes]
+        else:
+            batches = [{} for _ in sizes]
+        found: list[dict[str, Json]] = [
+            {
+                "function": str(one.object.reference),
+                **made_of(one.object.reference, one.object.values, one.object.style),
+                "set": dict(one.object.values),
+                **batch,
+            }
+            for one, batch in zip(self.functions, batches, strict=True)
+        ]
+        return {**found[0], **shared} if len(found) == 1 else {"functions": list[Json](found), **shared}
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:
         """Return a copy that reads watched files with the storage options of the pipeline."""
         given = copy.copy(self)
-        given._object = replace(self._object, storage_options=options)  # noqa: SLF001 - a copy of this object
+        given.functions = tuple(
+            replace(one, object=replace(one.object, storage_options=options)) for one in self.functions
+        )
         return given
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Map the records of `task`. The first call also runs `set_up`, and raises its errors."""
         ready = self.set_up()
-        # An instance may hold state of the current record, so threads take turns.
-        with ready.in_turn:
+        with in_turn(ready):
             try:
-                return self._mapped(task, self._rules(ready))
+                found: Task | NoneTask | FailedTask = self._mapped(task, self._rules(ready))
             except TaskFailedError as failed:
-                return failed.task
+                found = failed.task
+        if self._inside is not None and self._calls is not None and self._calls.take_unsent():
+            return self._inside(task)
+        return found
 
-    def _load(self) -> ReadyObject:
-        return self._object.ready()
+    def isolated(self) -> Self:
+        """Return a function that calls the functions in another process, for tasks during which a worker has died.
 
-    def _rules(self, ready: ReadyObject) -> MappingRules:
+        If a record or a result cannot be sent to another process, it maps the task in this process.
+        """
+        if self.record_timeout is not None or self._inside is not None:
+            return self
+        isolated = copy.copy(self)
+        isolated._ready, isolated._inside = None, self  # noqa: SLF001 - a copy of this object
+        return isolated
+
+    @property
+    def _labels(self) -> Sequence[str]:
+        return self._hosted.labels
+
+    def _load(self) -> tuple[ReadyObject, ...]:
+        if self.record_timeout is None and self._inside is None:
+            return self._hosted.build()
+        self._calls = IsolatedCalls(self._hosted, self.record_timeout)
+        return self._calls.set_up()
+
+    @property
+    def _hosted(self) -> HostedFunctions:
+        return HostedFunctions(self.functions, self.output_format, ARROW_ROWS if self.form == "arrow" else None)
+
+    def _rules(self, ready: tuple[ReadyObject, ...]) -> MappingRules:
         return MappingRules(
-            str(self.reference),
-            ready.call,
+            self._hosted.mapped(ready),
             self._format,
             self.nan,
             self.marks,
-            not ready.depends_on_batches,
             self.form == "arrow",
+            self.keep_dropped,
+            isolated=self._calls,
         )
 
-    def _mapping_again(self, ready: ReadyObject, task: Task) -> TaskMapping:
-        return self._mapping(self._rules(ready), task, (), lambda: ())
+    def _mapping_again(self, ready: tuple[ReadyObject, ...], task: Task, collected: stats.Collected) -> TaskMapping:
+        return self._mapping(self._rules(ready), task, collected, ())
 
     def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
         cut_up: Collection[int] = ()
         while True:
             try:
-                with stats.collecting() as collected:
-                    mapping = self._mapping(rules, task, cut_up, collected.statistics)
+                with stats.collecting(self._labels) as collected:
+                    mapping = self._mapping(rules, task, collected, cut_up)
                     mapping.run()
             except BatchAgainError as again:
-                cut_up = {*cut_up, again.start} if len(cut_up) < RESTARTS else range(sys.maxsize)
+                cut_up = {*cut_up, again.key} if len(cut_up) < RESTARTS else range(sys.maxsize)
                 continue
             found = collected.statistics()
             try:
@@ -246,15 +339,13 @@ class MapRecords(FunctionOfTask):
                 rules = replace(rules, placed=True)
 
     def _mapping(
-        self, rules: MappingRules, task: Task, cut_up: Collection[int], observed: Callable[[], Collection[str]]
-    ) -> TaskMapping:
+        self, rules: MappingRules, task: Task, collected: stats.Collected, cut_up: Collection[int]
+    ) -> BatchMapping:
         if self.form == "arrow":
             from ledgerbeam.transforms.mapping.arrow_batches import ArrowMapping  # noqa: PLC0415 - brings pyarrow
 
-            return ArrowMapping(rules, task, self.batch or ARROW_ROWS, cut_up, observed)
-        if self.batch is None:
-            return TaskMapping(rules, task)
-        return ListMapping(rules, task, self.batch, cut_up, observed)
+            return ArrowMapping(rules, task, collected, cut_up)
+        return RecordMapping(rules, task, collected, cut_up)
 
 
 class ConvertRecords(MapRecords):
@@ -264,8 +355,8 @@ class ConvertRecords(MapRecords):
         super().__init__(f"convert:{conversion}", output_format)
         self._conversion = conversion
 
-    def _load(self) -> ReadyObject:
-        return ReadyObject(find_conversion(self._conversion))
+    def _load(self) -> tuple[ReadyObject, ...]:
+        return (ReadyObject(find_conversion(self._conversion)),)
 
 
 def _replaced(task: Task, records: list[Any]) -> Task | NoneTask:

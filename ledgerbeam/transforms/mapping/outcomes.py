@@ -1,6 +1,6 @@
-"""Outcomes of records, parsed from results of the user's function: kept by route, dropped or rejected.
+"""Outcomes of records, parsed from results of the user's functions: kept by route, dropped or rejected.
 
-`TaskResults` has the outcomes of a task, and `Recomputed` those of an audit, which calls the user's object with the
+`TaskResults` has the outcomes of a task, and `Recomputed` those of an audit, which calls the user's functions with the
 records of a finished task in reverse order.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,38 +18,123 @@ import orjson
 from ledgerbeam._base.lazy import np
 from ledgerbeam._base.names import as_unicode, check_route
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import FunctionError, UnsupportedShapeError
+from ledgerbeam.errors import FunctionError, RecordError, UnsupportedShapeError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
 from ledgerbeam.ledger import Task
-from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.results import Drop, Reject, Route
+from ledgerbeam.sketches.functions import FunctionCounts
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
+from ledgerbeam.user_code.guards import (
+    ReportedError,
+    describe_error,
+    error_name,
+    has_ended,
+    is_break,
+    message_of,
+    raised_at,
+)
+from ledgerbeam.user_code.isolation import OUT_OF_MEMORY, ChildFailedError, memory_text
 
 EXPECTED = "expected a record, None or a list of records"
 _OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")  # usually of objects; another result is probably a mistake
 MOST_RAW = 64 * 1024  # maximum number of bytes that are kept of a rejected record
 REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
+NOT_DECODED = "not decoded"  # reject reason of a record whose bytes do not fit its format
+NO_FUNCTION = -1  # in the place of the number of a function, for a record that cannot be decoded
+
+
+class NotDecodedError(Exception):
+    """A record could not be decoded, so it is not passed to the function."""
+
+
+class End(NamedTuple):
+    """The end of a value: a function dropped or rejected it, or raised for it."""
+
+    function: int  # number of the function in the job, or `NO_FUNCTION`
+    reason: str
+    error: str | None = None  # description of the problem; None for a dropped value
+    at: str = ""  # see `Rejection`
+    said: str = ""  # the problem in the words of a failed task
+    broke: bool = False  # see `FailedTask`
+
+    @classmethod
+    def of_result(cls, result: Drop | Reject, function: str, number: int) -> End:
+        """Return the end of a value for which a function returned Drop or Reject."""
+        if issubclass(type(result), Drop):
+            return cls(number, result.reason)
+        error: str = result.error  # type: ignore[union-attr]
+        return cls(number, result.reason, error, "", f"{function} rejected it: {result.reason}{error and ': '}{error}")
+
+    @classmethod
+    def of_error(cls, error: BaseException, function: str, number: int) -> End:
+        """Return the end of a value for which a function raised, or returned what cannot be used."""
+        if issubclass(type(error), MemoryError):  # the same end in this process and in another one
+            text = f"{function} {memory_text(message_of(error))}"
+            error = ReportedError(OUT_OF_MEMORY, text, has_ended=True, function=number)
+        message = message_of(error)
+        if type(error) is NotDecodedError:
+            return cls(NO_FUNCTION, NOT_DECODED, message, "", message)
+        if type(error) is CategoryError:
+            return cls(number, FunctionError.__name__, message, "", f"{function}: {message}")
+        if type(error) is ChildFailedError:
+            return cls(number, FunctionError.__name__, message, "", message)
+        if type(error) in (FunctionError, RecordError):
+            return cls(number, error_name(error), message, "", message, is_break(error))
+        said = raised(error, function)
+        return cls(number, error_name(error), message, raised_at(error), said, is_break(error))
+
+
+def raised(error: BaseException, function: str) -> str:
+    """Return the text about an error of a call for the message of a failed task."""
+    if has_ended(error):
+        return f"{message_of(error)}; to write the other records, use --on-error reject"
+    return f"{function} raised {describe_error(error)}"
+
+
+class Results(NamedTuple):
+    """The results of a stage for one value: those for the next stage, and the ends of the others.
+
+    Other values, such as a dict, are the only result of all functions of the stage.
+    """
+
+    values: Sequence[tuple[str, Any]] = ()  # pairs of route and result; an empty route stands for that of the value
+    ends: Sequence[End] = ()
+    received: Sequence[int] = (1,)  # number of values that each function of the stage received, up to the last one
 
 
 class Outcome(NamedTuple):
     """The outcome of one record: kept, dropped or rejected."""
 
-    end: Drop | Reject | None  # None for a kept record
-    held: tuple[tuple[str, Any], ...] = ()  # pairs of route and result, as the collector of the route holds it
+    end: End | None  # None for a kept record
+    held: Sequence[tuple[str, Any]] = ()  # pairs of route and result, as the collector of the route holds it
+
+    @classmethod
+    def of_results(cls, ends: Sequence[End], held: Sequence[tuple[str, Any]]) -> Outcome:
+        """Return the outcome of a record from the ends of some of its results, and the others.
+
+        It is rejected by the earliest function that rejected a result, or dropped by the last one that dropped a
+        result. So it does not depend on the order in which batches were called.
+        """
+        rejected = [end for end in ends if end.error is not None]
+        if rejected:
+            return cls(min(rejected, key=lambda end: end.function))
+        return cls(None, held) if held else cls(max(reversed(ends), key=lambda end: end.function))
 
 
 class Tally:
-    """The outcomes of the records of one task so far."""
+    """The outcomes of the records of one task so far, and the results of each of several functions."""
 
-    def __init__(self, main: Collector) -> None:
+    def __init__(self, main: Collector, labels: Sequence[str] = ()) -> None:
         self.dropped: dict[str, int] = {}  # number of dropped records by reason
         self.rejected: dict[str, int] = {}  # number of rejected records by reason
         # Collector of the results of each route. The collector of the empty route always exists.
         self.routes: dict[str, Collector] = {"": main}
+        self.functions = [FunctionCounts(label) for label in labels]
 
     def drop(self, reason: str, records: int = 1) -> None:
         """Count records that are dropped for a reason."""
@@ -58,6 +143,26 @@ class Tally:
     def reject(self, reason: str) -> None:
         """Count a rejected record."""
         _count(self.rejected, reason, "reasons of rejected records")
+
+    def receive(self, first: int, values: Iterable[int]) -> None:
+        """Count values that functions received: one number for each function from `first` on.
+
+        The number after that of the last function is the number of its results.
+        """
+        for at, received in enumerate(values if self.functions else (), first):
+            if at == len(self.functions):
+                self.functions[-1].returned += received
+            else:
+                self.functions[at].received += received
+
+    def end(self, end: End, values: int = 1) -> None:
+        """Count values that a function dropped or rejected."""
+        if end.function != NO_FUNCTION:
+            counts = self.functions[end.function]
+            if end.error is None:
+                _count(counts.dropped, end.reason, "reasons of Drop", values)
+            else:
+                _count(counts.rejected, end.reason, "reasons of rejected records", values)
 
     def counts(self, read: int, datasets: Mapping[str, Any]) -> RecordCounts:
         """Return the counts of a task that has read `read` records and writes `datasets`."""
@@ -74,11 +179,12 @@ class TaskResults:
     counts: RecordCounts
     rejects: Sequence[RejectedRecord] = ()  # in order
     statistics: Mapping[str, Statistic] = field(default_factory=dict)  # by name
+    dropped: Sequence[RejectedRecord] = ()  # dropped records that are stored, in order
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A rejected record with its position and bytes: one row of a file of rejects."""
+    """A rejected or dropped record with its position and bytes: one row of a file of such records."""
 
     source: str  # URL of the source. For a pack, the URL of the member
     record: int  # number of the record in the source, from 0
@@ -90,12 +196,13 @@ class RejectedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The reason why a record of a task is rejected."""
+    """The reason why a record of a task is rejected or dropped."""
 
     position: int  # position in the records of the task, from 0
     reason: str
     error: str = ""  # description of the problem, shortened and without secrets
     at: str = ""  # ``package/file.py:line`` of the code that raised, the same on every host; empty without an exception
+    function: str | None = ""  # label of the function. Empty for the only one; None if the record is not decoded
 
 
 @dataclass(frozen=True)
@@ -111,6 +218,24 @@ class Recomputed:
 
 class NotRecomputedError(Exception):
     """An audit failed: the function raised for a record that it had mapped without an error."""
+
+
+def read_result(result: Any, record: Any, function: str, output_format: str) -> Drop | Reject | list[tuple[str, Any]]:
+    """Return the records in the result of a function for a record, each with its route. FunctionError: it is invalid.
+
+    `output_format` is empty for results that are the records of another function.
+    """
+    if result is None:
+        return Drop(NOTHING)
+    if issubclass(type(result), Drop | Reject):
+        require_reason(result, function)
+        end: Drop | Reject = result
+        return end
+    values = list(routed(result, function))
+    for _, value in values:
+        if type(value) is not dict:
+            check_value(value, record, function, output_format)
+    return values or Drop(NOTHING)
 
 
 def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
@@ -145,7 +270,7 @@ def check_value(value: Any, record: Any, function: str, output_format: str) -> N
         if inspect.iscoroutine(value):
             value.close()  # otherwise Python warns that it was never awaited
         raise FunctionError(f"{found}: {EXPECTED}; return its result, for example with asyncio.run")
-    if isinstance(value, tuple | set | Iterator):
+    if isinstance(value, tuple | set | Iterator) or (value is None and not output_format):
         raise FunctionError(f"{found}: {EXPECTED}")
     if isinstance(value, bool | np.bool_) and not isinstance(record, bool):
         raise FunctionError(f"{found} ({value}): {EXPECTED}; to keep some records, `return record if ... else None`")
@@ -225,9 +350,9 @@ def source_record(task: Task, position: int) -> RawRecord | None:
         return None
 
 
-def encode_rejects(rejected: Sequence[RejectedRecord]) -> ShardFile:
-    """Encode rejected records as JSON, one line each. Equal records give equal bytes."""
-    lines = [orjson.dumps(_row(record), option=orjson.OPT_APPEND_NEWLINE) for record in rejected]
+def encode_rejects(rejected: Sequence[RejectedRecord], *, dropped: bool = False) -> ShardFile:
+    """Encode rejected or dropped records as JSON, one line each. Equal records give equal bytes."""
+    lines = [orjson.dumps(_row(record, dropped), option=orjson.OPT_APPEND_NEWLINE) for record in rejected]
     return ShardFile(REJECTS_ENDING, b"".join(lines), len(lines))
 
 
@@ -268,15 +393,17 @@ def _raw_records(task: Task) -> Sequence[RawRecord]:
     return raws
 
 
-def _row(record: RejectedRecord) -> dict[str, Any]:
+def _row(record: RejectedRecord, dropped: bool) -> dict[str, Any]:
     rejection = record.rejection
+    function = {} if rejection.function == "" else {"function": rejection.function}
+    problem = {} if dropped else {"error": as_unicode(rejection.error), "at": as_unicode(rejection.at)}
     row: dict[str, Any] = {
         "source": as_unicode(without_secrets(record.source)),
         "record": record.record,
         "bytes": None if record.start == NO_BYTES else [record.start, record.stop],
+        **function,
         "reason": as_unicode(rejection.reason),
-        "error": as_unicode(rejection.error),
-        "at": as_unicode(rejection.at),
+        **problem,
     }
     kept = record.raw[:MOST_RAW]
     text = _as_text(kept, is_cut=len(kept) < len(record.raw))

@@ -1,22 +1,22 @@
-"""Mapping of one task, record by record. An error rejects its record or fails the task."""
+"""Mapping of one task: outcomes of its records. An error rejects its record or fails the task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import FunctionError, IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.errors import IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.model.accounts import NOTHING, Statistic
-from ledgerbeam.ledger.worker.reports import SharedTime, timed
-from ledgerbeam.results import Drop, Reject
+from ledgerbeam.ledger.model.accounts import FUNCTIONS, NOTHING, Statistic
+from ledgerbeam.ledger.worker.reports import timed
+from ledgerbeam.sketches.functions import MergedFunctions
 from ledgerbeam.sources.forms import RecordBlocks, blocks_of
-from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.mapping.collectors import (
     Collector,
     UnplacedError,
@@ -26,47 +26,43 @@ from ledgerbeam.transforms.mapping.collectors import (
     table_collector,
 )
 from ledgerbeam.transforms.mapping.outcomes import (
+    NO_FUNCTION,
     CategoryError,
+    End,
     Outcome,
     Recomputed,
     Rejection,
+    Results,
     Tally,
     TaskResults,
-    check_value,
+    read_result,
     rejected_records,
     require_category,
-    require_reason,
-    routed,
     source_record,
 )
-from ledgerbeam.user_code.guards import (
-    children,
-    describe_error,
-    end_child,
-    error_name,
-    failed_by,
-    is_interrupt,
-    message_of,
-    raised_at,
-)
-
-NOT_DECODED = "not decoded"  # reject reason of a record whose bytes do not fit its format
-MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
+from ledgerbeam.transforms.mapping.stages import ReadyFunction
+from ledgerbeam.user_code.guards import failed_by, is_interrupt, message_of
+from ledgerbeam.user_code.isolation import ChildFailedError, IsolatedCalls
 
 
 @dataclass(frozen=True)
 class MappingRules:
     """Settings of mappings, the same for all tasks of a process."""
 
-    name: str  # name of the user's object, for messages
-    call: Callable[[Any], Any]  # the user's object
+    functions: Sequence[ReadyFunction]
     output: str | Format  # format of the outputs, or its name
     nan: NanRule  # treatment of NaN and infinities in JSONL
     rejects: bool  # whether an invalid record is rejected. Otherwise its task fails
-    invariant: bool  # whether the outcome of a record is independent of the other records of its batch
     tables: bool = False  # whether results are tables (Arrow batches)
+    keeps_dropped: bool = False  # whether dropped records are stored
     # Whether each result is checked at once, even if the format encodes all results of a task together
     placed: bool = False
+    isolated: IsolatedCalls | None = None  # the functions in another process
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """The labels of several functions; empty for one function."""
+        return [function.label for function in self.functions] if len(self.functions) > 1 else ()
 
     def collector(self, route: str = "") -> Collector:
         """Return a collector for the results of a route."""
@@ -83,8 +79,7 @@ class TaskFailedError(Exception):
         self.task = task
 
 
-class NotDecodedError(Exception):
-    """A record could not be decoded, so it is not passed to the function."""
+_NOTHING = Outcome(End(0, NOTHING))
 
 
 class TaskMapping:
@@ -94,43 +89,14 @@ class TaskMapping:
         self._rules = rules
         self._task = task
         self._read = 0
-        self._name = rules.name
+        self._name = rules.functions[-1].name
         self._output = name_of(rules.output)
-        self._tally = Tally(rules.collector())
+        self._tally = Tally(rules.collector(), rules.labels)
         self._rejections: list[Rejection] = []
+        self._dropped: list[Rejection] = []
+        self._accounted = 0  # number of records whose values were counted for each function
         # A result of this type is written as it is. Results for tar are always checked.
         self._plain = None if self._output == "tar" else dict
-
-    def run(self) -> None:
-        """Map all records, in order."""
-        # Function and encoding alternate. Their shares of the time are measured for the first records.
-        with SharedTime("function", "encode") as shared:
-            for records in self._blocks():
-                call = self._rules.call
-                if self._rules.rejects and Unreadable in map(type, records):
-                    call = _of_decoded(call)
-                first = 0
-                if not self._read:
-                    first = MEASURED_RECORDS
-                    self._map(shared.measured(call), records, 0, first)
-                    shared.measure()
-                self._map(call, records, first, None)
-                self._read += len(records)
-
-    def _map(self, call: Callable[[Any], Any], records: Sequence[Any], first: int, stop: int | None) -> None:
-        """Map the records of a block from index `first` to `stop` - 1, or to the end if `stop` is None."""
-        add, plain = self._tally.routes[""].add, self._plain
-        for position, record in enumerate(islice(records, first, stop), self._read + first):
-            if children:
-                end_child()
-            try:
-                result = call(record)
-                if type(result) is plain:
-                    add(result)
-                else:
-                    self._take(self._outcome(result, record, position), position)
-            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
-                self._blame(error, position)
 
     def _blocks(self) -> Iterator[Sequence[Any]]:
         """Yield the records of the task. Raises TaskFailedError if they cannot be read."""
@@ -157,17 +123,31 @@ class TaskMapping:
             for route, collected in self._tally.routes.items():
                 if len(records := collected.finish()):
                     datasets[route] = records
-            rejects = rejected_records(task, self._rejections) if self._rejections else []
+            rejects, dropped = (
+                rejected_records(task, sorted(ends, key=lambda end: end.position)) if ends else []
+                for ends in (self._rejections, self._dropped)
+            )
         except UnplacedError:
             raise
         except RecordError as error:
             raise TaskFailedError(FailedTask(task, type(error).__name__, f"{task.name}: {name}: {error}")) from error
         except LedgerbeamError as error:
             raise TaskFailedError(failed_by(error, task, f"{task.name}: {message_of(error)}")) from error
-        counts = self._tally.counts(self._read, datasets)
-        if not datasets and not rejects:
+        counts, statistics = self._tally.counts(self._read, datasets), {**statistics, **self._function_counts()}
+        if not datasets and not rejects and not dropped:
             return NoneTask(task, counts=counts, statistics=statistics)
-        return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
+        return task.replace(records=TaskResults(datasets, counts, rejects, statistics, dropped))
+
+    def _function_counts(self) -> dict[str, Statistic]:
+        """Return the counts of several functions as a statistic."""
+        functions, counts = self._tally.functions, MergedFunctions()
+        if not functions:
+            return {}
+        for one, following in pairwise(functions):
+            one.returned = following.received
+        for number, one in enumerate(functions):
+            counts.add(number, one)
+        return {FUNCTIONS: Statistic(counts.kind, counts.data())}
 
     def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
         """Map the records from the last to the first. Stop if `is_late`, called after each record, returns True."""
@@ -194,36 +174,47 @@ class TaskMapping:
 
     def _backwards(self) -> Iterator[tuple[int, Outcome]]:
         """Yield the position and the outcome of each record, from the last to the first."""
-        records = list(chain.from_iterable(self._blocks()))
-        call = _of_decoded(self._rules.call)
-        for position in range(len(records) - 1, -1, -1):
-            record = records[position]
-            if children:
-                end_child()
-            try:
-                outcome = self._outcome(call(record), record, position)
-            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
-                outcome = Outcome(self._reject_of(error, position))
-            yield position, outcome
+        raise NotImplementedError
 
     def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
-        """Return the outcome of a record from the function's result. FunctionError, RecordError: it is invalid."""
+        """Return the outcome of a record from the result of the only function, or from the results of a stage.
+
+        FunctionError, RecordError: it is invalid.
+        """
+        if type(result) is Results:
+            self._count(result, 0, position)
+            held, ends = self._held_each(result.values, record, position)
+            return Outcome.of_results([*result.ends, *ends], held)
         if result is None:
-            return Outcome(Drop(NOTHING))
-        kind = type(result)
-        if issubclass(kind, Drop | Reject):
-            require_reason(result, self._name)
-            return Outcome(result)
-        values = list(routed(result, self._name))
-        if not values:
-            return Outcome(Drop(NOTHING))
-        for _, value in values:
-            if type(value) is not dict:
-                check_value(value, self._like(record), self._name, self._output)
+            return _NOTHING
+        found = read_result(result, self._like(record), self._name, self._output)
+        if not isinstance(found, list):
+            return Outcome(End.of_result(found, self._name, 0))
+        return Outcome(None, self._held(found, record, position))
+
+    def _held(self, values: Sequence[tuple[str, Any]], record: Any, position: int) -> list[tuple[str, Any]]:
+        """Return the results of a record as their collectors hold them. FunctionError, RecordError: one is invalid."""
         if self._output == "tar":
             samples = as_samples([value for _, value in values], record, self._task, position)
             values = [(route, sample) for (route, _), sample in zip(values, samples, strict=True)]
-        return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
+        return [(route, self._route(route).hold(value)) for route, value in values]
+
+    def _held_each(
+        self, values: Sequence[tuple[str, Any]], record: Any, position: int
+    ) -> tuple[list[tuple[str, Any]], list[End]]:
+        """Return the results of a record as `_held` does, and the ends of those that are invalid.
+
+        The samples of a record are valid together, because their keys depend on their number.
+        """
+        held, ends, last = [], list[End](), len(self._rules.functions) - 1
+        for part in [values] if self._output == "tar" and values else [[value] for value in values]:
+            try:
+                held += self._held(part, record, position)
+            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
+                ends.append(self._end_of(error, position, last))
+        self._end_values(ends, position)
+        self._tally.receive(last + 1, [len(held)])
+        return held, ends
 
     def _like(self, record: Any) -> Any:
         """Return a record for `check_value`, which compares a result with it to find mistakes."""
@@ -236,62 +227,71 @@ class TaskMapping:
             routes[route] = self._rules.collector(route)
         return routes[route]
 
-    def _take(self, outcome: Outcome, position: int) -> None:
+    def _count(self, results: Results, first: int, position: int) -> None:
+        """Count the values of the functions of a stage, whose first function has the number `first`."""
+        self._accounted += 1
+        self._tally.receive(first, results.received)
+        self._end_values(results.ends, position)
+
+    def _end_values(self, ends: Sequence[End], position: int, values: int = 1) -> None:
+        """Count values that functions dropped or rejected. Raises TaskFailedError if the job rejects no records."""
+        for end in ends:
+            if end.error is not None and not self._rules.rejects:
+                raise TaskFailedError(self._failed(end, position))
+            if self._tally.functions:
+                try:
+                    self._tally.end(end, values)
+                except CategoryError as too_many:
+                    raise self._category_failure(too_many, position, end) from too_many
+
+    def _take(self, outcome: Outcome, position: int, records: int = 1) -> None:
+        """Collect the results of a record, or count its end, which may also be that of more records."""
         end = outcome.end
         if end is None:
             for route, held in outcome.held:
                 self._tally.routes[route].take(held)
-        elif isinstance(end, Drop):
-            self._tally.drop(end.reason)
-        else:
-            self._reject(end, position)
+            return
+        try:
+            if end.error is None:
+                self._tally.drop(end.reason, records)
+                if self._rules.keeps_dropped:
+                    self._dropped.append(Rejection(position, end.reason, function=self._label(end)))
+                return
+            if not self._rules.rejects:
+                raise TaskFailedError(self._failed(end, position))
+            self._tally.reject(end.reason)
+        except CategoryError as too_many:
+            raise self._category_failure(too_many, position, end) from too_many
+        error, at = without_secrets(end.error), without_secrets(end.at)
+        label = self._label(end) if self._rules.labels else ""
+        self._rejections.append(Rejection(position, end.reason, error, at, label))
 
-    def _reject(self, end: Reject, position: int) -> None:
-        if not self._rules.rejects:
-            said = f"{self._name} rejected it: {end.reason}{': ' if end.error else ''}{end.error}"
-            place = record_place(self._task, position)
-            raise TaskFailedError(FailedTask(self._task, end.reason, f"{place}: {said}"))
-        self._put_aside(position, end.reason, end.error)
-
-    def _reject_of(self, error: BaseException, position: int) -> Reject:
-        """Return the rejection for an error. TaskFailedError: the job rejects no records, or it is a CategoryError."""
-        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
-            raise error
-        if not self._rules.rejects or type(error) is CategoryError:
-            raise TaskFailedError(self._failed(error, position)) from error
-        return Reject(NOT_DECODED if type(error) is NotDecodedError else error_name(error), message_of(error))
+    def _label(self, end: End) -> str | None:
+        return None if end.function == NO_FUNCTION else self._rules.functions[end.function].label
 
     def _blame(self, error: BaseException, position: int) -> None:
-        """Reject the record that caused an error. Raises TaskFailedError, as `_reject_of` does."""
-        end = self._reject_of(error, position)
-        is_ours = type(error) in (NotDecodedError, FunctionError, RecordError)
-        self._put_aside(position, end.reason, end.error, "" if is_ours else raised_at(error))
+        """Reject the record for which the last function, or the encoding of its result, raised an error."""
+        number = len(self._rules.functions)
+        end = self._end_of(error, position, number - 1)
+        if self._tally.functions:
+            self._count(Results((), (end,), () if end.function == NO_FUNCTION else [1] * number), 0, position)
+        self._take(Outcome(end), position)
 
-    def _put_aside(self, position: int, reason: str, error: str, at: str = "") -> None:
-        try:
-            self._tally.reject(reason)
-        except CategoryError as too_many:
-            raise TaskFailedError(self._failed(too_many, position)) from too_many
-        self._rejections.append(Rejection(position, reason, without_secrets(error), without_secrets(at)))
+    def _end_of(self, error: BaseException, position: int, function: int) -> End:
+        """Return the end of a value with an error. TaskFailedError: the job rejects no records, or none is to blame."""
+        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
+            raise error
+        end = End.of_error(error, self._rules.functions[function].name, function)
+        if not self._rules.rejects or type(error) in (CategoryError, ChildFailedError):
+            raise TaskFailedError(self._failed(end, position)) from error
+        return end
 
-    def _failed(self, error: BaseException, position: int) -> FailedTask:
-        place = record_place(self._task, position)
-        if type(error) in (FunctionError, RecordError):
-            return failed_by(error, self._task, f"{place}: {message_of(error)}")
-        if type(error) is CategoryError:
-            return FailedTask(self._task, FunctionError.__name__, f"{place}: {self._name}: {message_of(error)}")
-        return failed_by(error, self._task, f"{place}: {self._name} raised {describe_error(error)}")
+    def _category_failure(self, error: CategoryError, position: int, end: End) -> TaskFailedError:
+        name = self._rules.functions[end.function].name
+        return TaskFailedError(self._failed(End.of_error(error, name, end.function), position))
 
-
-def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that calls `call`, but raises NotDecodedError for records that could not be decoded."""
-
-    def called(record: Any) -> Any:
-        if type(record) is Unreadable:
-            raise NotDecodedError(record.error)
-        return call(record)
-
-    return called
+    def _failed(self, end: End, position: int) -> FailedTask:
+        return FailedTask(self._task, end.reason, f"{self._place(position)}: {end.said}", broke=end.broke)
 
 
 def _is_whole(task: Task) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 from ledgerbeam.errors import FunctionError, RecordError
@@ -68,12 +69,13 @@ class TokenizeRecords(MapRecords):
         given._options = options  # noqa: SLF001 - a copy of this object
         return given
 
-    def _load(self) -> ReadyObject:
+    def _load(self) -> tuple[ReadyObject, ...]:
         tokenizer, _ = read_tokenizer(
             self._tokenizer, self._options, checksum=self._checksum, special_tokens=self._special_tokens, eod=self._eod
         )
         split = import_function(self._split) if self._split else None
-        return ReadyObject(lambda record: {key: self._document(record, key, tokenizer, split) for key in self._keys})
+        document = partial(self._document, tokenizer=tokenizer, split=split)
+        return (ReadyObject(lambda record: {key: document(record, key) for key in self._keys}),)
 
     def _document(
         self, record: Any, key: str, tokenizer: Tokenizer, split: Callable[[str], Any] | None

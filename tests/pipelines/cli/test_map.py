@@ -19,7 +19,7 @@ from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.io.warc import record_bytes
-from ledgerbeam.pipelines.jobs.one_stage import MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.sample import _some_of, sample_places, sampled_records
 from ledgerbeam.sources.forms import RecordForm
@@ -187,7 +187,9 @@ def sample(workspace: Workspace, *options: str) -> Any:
 
 def map_job(pattern: str, **more: Any) -> MapJob:
     files = ListedFiles(patterns=(pattern,))
-    return MapJob(files=files, output="o", to="jsonl", function="json:dumps", made_of={"module": {}}, **more)
+    return MapJob(
+        files=files, output="o", to="jsonl", functions=(MappedFunction("f", "json:dumps", {"module": {}}),), **more
+    )
 
 
 @pytest.fixture

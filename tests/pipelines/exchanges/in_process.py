@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import ledgerbeam
+from ledgerbeam._base.forking import ProcessGroup
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import prepare, spec_of
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.forking import Wave
 from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, load_sources, touch
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.pipelines.runners.waves import Imports, Waves
@@ -63,7 +63,7 @@ class HereWaves(Waves):
     def prepare(self, imports: Imports) -> None:
         """Begin nothing."""
 
-    def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+    def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> ProcessGroup:
         path, _, sources = arguments
         job = load_job(Path(path).read_bytes(), {})
         self.started.append(job.ledger)
@@ -75,7 +75,7 @@ class HereWaves(Waves):
             touch(str(job.run_dir), DONE)
         told, other = socket.socketpair()
         other.close()
-        return Wave(told)
+        return ProcessGroup(told)
 
     def work(self, job: JobSpec, sources: Iterable[Any]) -> None:
         """Do the tasks of open sources, as the chain of the job does them."""

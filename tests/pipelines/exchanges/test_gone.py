@@ -25,7 +25,7 @@ from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
-from ledgerbeam.pipelines.jobs.one_stage import MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.mutation.loading import ROOT
 from tests.pipelines.conftest import Workspace, make_workspace
@@ -147,7 +147,9 @@ def test_files_of_others_beside_run_files_stay(folder: Path, call: Callable[[], 
 
 def test_files_of_rejected_records_stay_where_run_files_go(tmp_path: Path) -> None:
     files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
-    job = MapJob(files=files, function="m:f", made_of={}, output=str(tmp_path), to="jsonl").resolve_ledger("L")
+    job = MapJob(
+        files=files, functions=(MappedFunction("f", "m:f", {}),), output=str(tmp_path), to="jsonl"
+    ).resolve_ledger("L")
     rejects = [
         "_rejects/a.jsonl-0000000000.jsonl",
         "_rejects/a.jsonl-0000000046-000001.jsonl",

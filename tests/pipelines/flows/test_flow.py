@@ -75,7 +75,7 @@ def test_options_of_all_steps_hold_where_a_step_says_nothing_else(folder: Path) 
 
 def test_a_flow_in_python_has_functions_as_objects(folder: Path) -> None:
     flow = ledgerbeam.Flow("r", {"a": {"map": keep, "sources": "in/*.jsonl", "to": "jsonl"}})
-    assert prepare(flow)["a"].job.function == f"{__name__}:keep"
+    assert prepare(flow)["a"].job.functions[0].reference == f"{__name__}:keep"
 
 
 def test_both_sides_of_a_join_are_patterns_or_steps(folder: Path) -> None:
@@ -212,7 +212,7 @@ WRONG = {
         f'[steps.t]\nsplit = true\nby = "id"\nparts = 2\n{SOURCES}\n{READ}from = "t"',
         ["step b: from", "a part of step t"],
     ),
-    "rejected records": (f'{FIRST}{READ}from = "first/_rejects"', ["step b: from", "cannot read rejected records"]),
+    "rejected records": (f'{FIRST}{READ}from = "first/_rejects"', ["step b: from", "cannot read rejected"]),
     "no such function": (f'[steps.a]\nmap = "nowhere:f"\n{SOURCES}', ["step a", "nowhere"]),
 }
 WHOLE = {

@@ -29,7 +29,7 @@ from ledgerbeam.pipelines.exchange.buckets import (
     are_complete,
     remove_internal,
 )
-from ledgerbeam.pipelines.jobs.one_stage import MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import BucketSources
@@ -382,7 +382,9 @@ def put(root: Path, names: Sequence[str]) -> Path:
 
 def mapping(root: Path) -> JobSpec:
     files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
-    return MapJob(files=files, function="m:f", made_of={}, output=str(root), to="jsonl").resolve_ledger("L")
+    return MapJob(
+        files=files, functions=(MappedFunction("f", "m:f", {}),), output=str(root), to="jsonl"
+    ).resolve_ledger("L")
 
 
 @pytest.mark.parametrize(

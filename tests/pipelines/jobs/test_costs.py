@@ -12,7 +12,7 @@ import pytest
 
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.one_stage import MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.costs import CostShape, CostTally, Pace, cost_of_rest
 from tests.ledger.stores import finish
@@ -102,7 +102,7 @@ def test_tasks_that_are_done_cost_nothing_more() -> None:
 )
 def test_the_shape_of_a_job(job: dict[str, object], expected: set[str]) -> None:
     files = ListedFiles(patterns=job.pop("patterns", ("/in/*.jsonl",)), pack_bytes=100)  # type: ignore[arg-type]
-    made = MapJob(files=files, function="m:f", made_of={"module": {}}, to="jsonl", workers=3, **job)  # type: ignore[arg-type]
+    made = MapJob(files=files, functions=(MappedFunction("f", "m:f", {"module": {}}),), to="jsonl", workers=3, **job)  # type: ignore[arg-type]
     found = CostShape.of_job(made)
     assert (set(found.on_stores), found.is_packed, found.workers, found.task_bytes) == (expected, True, 3, TASK)
     counted = dataclasses.replace(made, files=dataclasses.replace(files, task_records=5, pack_bytes=None))

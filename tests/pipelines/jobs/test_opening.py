@@ -18,7 +18,8 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job, routes_of
-from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.owner import Existing
 from ledgerbeam.pipelines.report.run_info import run_info
@@ -36,7 +37,9 @@ class Place:
     def job(self, function: str = "m:f", *, output: str = "out") -> MapJob:
         files = ListedFiles(patterns=(f"{self.root}/in/*.jsonl",), base=f"{self.root}/in/")
         made_of = {"module": {"m": function}}
-        job = MapJob(files=files, function=function, made_of=made_of, output=str(self.root / output), to="jsonl")
+        job = MapJob(
+            files=files, functions=(MappedFunction("f", function, made_of),), output=str(self.root / output), to="jsonl"
+        )
         return job.resolve_ledger(str(self.root / "L"))
 
     def open(self, job: MapJob, change: str = "refuse", existing: Existing | None = None) -> OpenedJob:

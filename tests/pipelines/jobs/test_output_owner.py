@@ -27,7 +27,8 @@ from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.datasets.megatron import MergedParts
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -62,7 +63,13 @@ class Place:
         files = ListedFiles(**{"patterns": (f"{self.root}/in/*.jsonl",), "base": f"{self.root}/in/", **of_files})
         where = output or str(self.out)
         job: JobSpec = (
-            MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output=where, to=to, audit="off")
+            MapJob(
+                files=files,
+                functions=(MappedFunction("f", "m:f", {"module": {"m": "ab"}}),),
+                output=where,
+                to=to,
+                audit="off",
+            )
             if dataset is None
             else ConvertJob(files=files, output=where, to="megatron", dataset=dataset)
         )

@@ -30,7 +30,8 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.datasets import megatron
 from ledgerbeam.pipelines.datasets.megatron import MergedParts, noted_datasets
-from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import published as published_module
 from ledgerbeam.pipelines.outputs.published import (
@@ -74,8 +75,8 @@ class Made(Written):
 
     def __init__(self, root: Path) -> None:
         self.out = root / "out"
-        of = {"function": "m:f", "made_of": {"module": {"m": "ab"}}}
-        super().__init__(root, MapJob, output=str(self.out), to="tar", **of)
+        functions = (MappedFunction("f", "m:f", {"module": {"m": "ab"}}),)
+        super().__init__(root, MapJob, output=str(self.out), to="tar", functions=functions)
 
     def shard(self, source: str, numbers: range, *, route: str = "") -> Path:
         """Write a shard and record it."""
@@ -366,7 +367,10 @@ def test_sources_whose_shards_lit_cannot_tell_apart_are_refused_at_first(made: M
         lit.check(page, made.job)
     PublishedMetadata("webdataset").check(page, made.job)
     files = ListedFiles(patterns=("/a/**",), base="/a/", pack_bytes=100)
-    lit.check(page, MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output="out", to="tar"))
+    lit.check(
+        page,
+        MapJob(files=files, functions=(MappedFunction("f", "m:f", {"module": {"m": "ab"}}),), output="out", to="tar"),
+    )
 
 
 SHARDS = (OutputShard("a-0.tar", 3, "sum:a", 1, "/in/a", 0), OutputShard("b\udcff-0.tar", 4, "sum:b", 2, "/in/b", 0))

@@ -27,7 +27,8 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.jobs import listing
 from ledgerbeam.pipelines.jobs.listing import JobListing, listed_pages
-from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, IndexJob, MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.recorded import (
@@ -448,7 +449,12 @@ class Elsewhere:
 
 
 def lost(folder: ObjectFolder, store: Any) -> int:
-    spec = MapJob(files=ListedFiles(), function="m:f", made_of={"module": {"m": "ab"}}, output=folder.url, to="jsonl")
+    spec = MapJob(
+        files=ListedFiles(),
+        functions=(MappedFunction("f", "m:f", {"module": {"m": "ab"}}),),
+        output=folder.url,
+        to="jsonl",
+    )
     return forget_lost(spec, store)
 
 
@@ -762,7 +768,9 @@ ONE, OTHER = (Source(f"/in/{name}", 1, "1") for name in "ab")
 
 def listing_of(folder: Path, store: LedgerStore, *pages: Page, only: Collection[bytes] | None = None) -> JobListing:
     files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
-    job = MapJob(files=files, function="m:f", made_of={}, output=str(folder / "out"), to="jsonl").resolve_ledger("L")
+    job = MapJob(
+        files=files, functions=(MappedFunction("f", "m:f", {}),), output=str(folder / "out"), to="jsonl"
+    ).resolve_ledger("L")
     return JobListing(job, store, iter(pages), store.begin_run({"token": "t"}), only=only)
 
 

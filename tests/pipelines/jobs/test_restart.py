@@ -118,10 +118,10 @@ def test_an_interrupted_job_says_how_to_go_on(workspace: Workspace, clean: dict[
     assert workspace.files("out") == clean
 
 
-@pytest.mark.parametrize("function", ["poison", "leaves"])
+@pytest.mark.parametrize(("function", "reason"), [("poison", "signal 9"), ("leaves", "exit status 0")])
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_task_that_kills_its_workers_is_quarantined_and_the_rest_is_done(
-    workspace: Workspace, function: str, workers: str
+def test_a_record_that_kills_its_worker_is_found_and_the_rest_is_done(
+    workspace: Workspace, function: str, reason: str, workers: str
 ) -> None:
     for i in range(4):
         workspace.jsonl(f"in/{i}.jsonl", 10, first=10 * i)
@@ -130,10 +130,14 @@ def test_a_task_that_kills_its_workers_is_quarantined_and_the_rest_is_done(
     assert ran.json["sources"] == {"complete": 3, "open": 0, "failed": 1}
     assert sorted(r["id"] for r in workspace.records("out")) == [*range(10), *range(20, 40)]
     (failure,) = workspace.run("ledger", "failures", "L", "--json").json["failures"]
-    assert failure["quarantined"]
+    assert (failure["quarantined"], failure["reason"]) == (False, reason)
     assert failure["source"].endswith("in/1.jsonl")
+    assert "in/1.jsonl, record 3: functions:" in failure["error"]
     again = workspace.run(*command, "--workers", workers, "--json", status=3)
     assert "starting again" not in again.err
+    rejecting = workspace.run(*command, "--workers", workers, "--on-error", "reject", "--json")
+    assert rejecting.json["records"]["rejected"] == {reason: 1}
+    assert sorted(r["id"] for r in workspace.records("out")) == [n for n in range(40) if n != 13]
 
 
 def test_a_failed_task_is_retried_by_the_next_run(workspace: Workspace) -> None:

@@ -11,7 +11,8 @@ from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
 from ledgerbeam.pipelines.dedup.pairs import LabelsJob, NearChoice, PairsJob
 from ledgerbeam.pipelines.exchange.commands import GroupJob, JoinJob, RepartitionJob, ShuffleJob, SortJob, SplitJob
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
-from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, DatasetParts, IndexJob, MapJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, DatasetParts, IndexJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.pipeline import GatheredRuns, PipelineJob, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -28,6 +29,8 @@ TRAVELLING = PickledObject("__main__:f", "AAAA")
 
 BY_KEY = KeyChoice("key", ("a", "b.c"), descending=True, nulls="first")
 BY_FUNCTION = KeyChoice("key", function=TRAVELLING, made_of={"code": {"f": "ab"}})
+NAMED = MappedFunction("f", "m:f", {"module": {"m": "ab"}}, {"limit": 1.5}, 8, batch_matters=True)
+GIVEN = MappedFunction("f 2", TRAVELLING, {"code": {"f": "ab"}})
 CUT = Partition.of_cuts([b"a", b"b"])
 TWICE = dataclasses.replace(CUT, merges=Merges(2, 3))
 SORT = SortJob(files=FILES, key=BY_KEY, partition=CUT, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
@@ -91,8 +94,8 @@ SPECS: list[JobSpec] = [
     ShuffleJob(files=FILES, key=KeyChoice("shuffle", seed=7), partition=Partition(9), to="tar", **WORDS),  # type: ignore[arg-type]
     RepartitionJob(files=FILES, key=KeyChoice("place"), partition=CUT, to="text", shard_bytes=9, **WORDS),  # type: ignore[arg-type]
     IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
-    MapJob(files=FILES, function="m:f", made_of={"module": {"m": "ab"}}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
-    MapJob(files=FILES, function=TRAVELLING, made_of={"code": {"f": "ab"}}, to="jsonl", **WORDS),  # type: ignore[arg-type]
+    MapJob(files=FILES, functions=(NAMED,), to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
+    MapJob(files=FILES, functions=(NAMED, GIVEN), to="jsonl", style="datasets", keep_dropped=True, **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=DatasetParts(**dataclasses.asdict(PARTS)), **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
     MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]

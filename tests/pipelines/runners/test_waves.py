@@ -16,7 +16,8 @@ from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.dedup.exact import _RemainingFiles
-from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
+from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import wave, waves
 from ledgerbeam.pipelines.runners.job_files import dump_sources, load_sources
@@ -167,7 +168,9 @@ LINES = b'{"a": 1}\n{"a": 2}\n'
 
 def job_of(folder: Path, **more: object) -> MapJob:
     files = ListedFiles(patterns=(f"{folder}/in/*",), **more)  # type: ignore[arg-type]
-    return MapJob(files=files, function="m:f", made_of={}, output=str(folder / "out"), to="jsonl").resolve_ledger("L")
+    return MapJob(
+        files=files, functions=(MappedFunction("f", "m:f", {}),), output=str(folder / "out"), to="jsonl"
+    ).resolve_ledger("L")
 
 
 def written(folder: Path, name: str, content: bytes = LINES) -> Path:

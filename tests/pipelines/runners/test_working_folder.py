@@ -169,7 +169,8 @@ def test_deaths_are_noticed_whatever_signals_are_ignored_or_blocked(workspace: W
     command = ("map", "functions:poison", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
     ran = inheriting(workspace, how).run(*command, "--workers", "2")
     assert ran.status == 3, ran.err
-    assert "quarantined, since its worker died 3 times" in ran.err
+    assert "(death 1 of 3)" in ran.err
+    assert "record 13: functions:poison was killed by signal 9" in ran.err
     assert "Traceback" not in ran.err
 
 

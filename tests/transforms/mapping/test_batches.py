@@ -15,8 +15,10 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.mapping.batches import BatchAgainError, ListMapping
+from ledgerbeam.transforms.mapping.batches import BatchAgainError
 from ledgerbeam.transforms.mapping.function import RESTARTS
+from ledgerbeam.transforms.mapping.record_mapping import RecordMapping
+from ledgerbeam.transforms.mapping.stages import ReadyFunction
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules
 from tests.cases import each
 
@@ -119,66 +121,40 @@ def test_a_batch_that_cannot_be_cut_differently_fails_its_task() -> None:
     assert mapped("three_is_bad_for_all", ids(6), on_error="reject").reason == "ValueError"
 
 
-def observing(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Have the statistics of tasks be what `seen` collects; return those of each task that was begun."""
-    import contextlib
-
-    begun: list[list[str]] = []
-
-    class Collected:
-        def statistics(self) -> dict[str, tuple[str, bytes]]:
-            return dict.fromkeys(begun[-1], ("count", b""))
-
-    @contextlib.contextmanager
-    def collecting() -> Any:
-        begun.append([])
-        yield Collected()
-
-    monkeypatch.setattr(stats, "collecting", collecting)
-    observed.append(begun)
-    return begun
-
-
-observed: list[list[list[str]]] = []
-
-
 def observes_and_raises(records: list[Any]) -> list[Any]:
     for record in records:
-        observed[-1][-1].append(f"{record['id']}")
+        stats.count("seen", 1)
         if record["id"] in (3, 9):
             raise ValueError("bad")
     return records
 
 
-def test_what_a_batch_observed_before_it_raised_does_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = observing(monkeypatch)
+def test_what_a_batch_observed_before_it_raised_does_not_count_twice() -> None:
     found = mapped("observes_and_raises", ids(12), on_error="reject").records
     assert found.counts.rejected == {"ValueError": 2}
-    assert begun[-1] == [str(number) for number in range(12)]
-    assert len(begun) == 3
+    assert found.statistics["seen"].data == b"12"
 
 
 def test_a_task_begins_again_at_its_batch_also_where_a_part_of_that_has_observed_something() -> None:
     """It is said by its first record which batch is to be split; a part of a batch is none."""
-    seen: list[str] = []
 
     def observes_few(records: list[Any]) -> list[Any]:
         if len(records) > 2:
             raise ValueError("too many")
         if records[-1]["id"] == 7:
-            seen.append("rows")
+            stats.count("rows")
             raise ValueError("bad")
         return records
 
-    rules = MappingRules("f", observes_few, "jsonl", "refuse", True, True)
+    rules = MappingRules([ReadyFunction("f", observes_few, batch=4)], "jsonl", "refuse", True)
     task = Task(Source("/data/a.jsonl", 100, "1"), 0, 8, ((0, 1),), ids(8))
-    with pytest.raises(BatchAgainError) as again:
-        ListMapping(rules, task, 4, (), lambda: seen).run()
-    assert again.value.start == 4
+    with stats.collecting() as collected, pytest.raises(BatchAgainError) as again:
+        RecordMapping(rules, task, collected).run()
+    assert again.value.key == 4
 
 
 def test_a_batch_has_a_record() -> None:
-    with pytest.raises(UsageError, match="batch: expected at least 1, found 0"):
+    with pytest.raises(UsageError, match="batch: expected at least 1 record, found 0"):
         MapRecords(f"{HERE}:doubled", "jsonl", batch=0)
 
 

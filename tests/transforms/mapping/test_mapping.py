@@ -26,10 +26,11 @@ from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.worker.reports import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.sources.forms import RecordBlocks
-from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
-from ledgerbeam.transforms.mapping import task_mapping as mapping_module
+from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS, Collected
+from ledgerbeam.transforms.mapping import record_mapping as mapping_module
 from ledgerbeam.transforms.mapping.collectors import UnplacedError, collector
 from ledgerbeam.transforms.mapping.outcomes import (
+    NOT_DECODED,
     CategoryError,
     Tally,
     check_value,
@@ -38,21 +39,17 @@ from ledgerbeam.transforms.mapping.outcomes import (
     route_name,
     routed,
 )
-from ledgerbeam.transforms.mapping.task_mapping import (
-    NOT_DECODED,
-    MappingRules,
-    TaskFailedError,
-    TaskMapping,
-    record_place,
-)
+from ledgerbeam.transforms.mapping.record_mapping import RecordMapping
+from ledgerbeam.transforms.mapping.stages import ReadyFunction
+from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, record_place
 from tests.cases import each
 
 SOURCE = Source("/data/a.jsonl", 100, "1")
 
 
 def rules(call: Callable[[Any], Any], **given: Any) -> MappingRules:
-    defaults = {"output": "jsonl", "nan": "refuse", "rejects": False, "invariant": True}
-    return MappingRules("f", call, **{**defaults, **given})
+    defaults = {"output": "jsonl", "nan": "refuse", "rejects": False}
+    return MappingRules([ReadyFunction("f", call)], **{**defaults, **given})
 
 
 def task_of(records: Any, count: int | None = None, **more: Any) -> Task:
@@ -63,7 +60,7 @@ def task_of(records: Any, count: int | None = None, **more: Any) -> Task:
 
 def mapped(call: Callable[[Any], Any], records: Any, count: int | None = None, **given: Any) -> Any:
     """Return what a task became, a failed one too."""
-    mapping = TaskMapping(rules(call, **given), task_of(records, count))
+    mapping = RecordMapping(rules(call, **given), task_of(records, count), Collected())
     try:
         mapping.run()
         return mapping.results({})
@@ -231,7 +228,9 @@ def test_a_task_fails_whose_rejected_records_cannot_be_found_again() -> None:
     def gone() -> list[RawRecord]:
         raise StorageError("gone")
 
-    mapping = TaskMapping(rules(lambda _: Reject("bad"), rejects=True), task_of([{"n": 1}]).replace(raw=gone))
+    mapping = RecordMapping(
+        rules(lambda _: Reject("bad"), rejects=True), task_of([{"n": 1}]).replace(raw=gone), Collected()
+    )
     mapping.run()
     with pytest.raises(TaskFailedError) as failed:
         mapping.results({})
@@ -241,7 +240,7 @@ def test_a_task_fails_whose_rejected_records_cannot_be_found_again() -> None:
 def test_what_was_observed_goes_with_the_task_whatever_becomes_of_it() -> None:
     statistics = {"words": Statistic("count", b"1")}
     for call in (lambda record: record, lambda _: None):
-        mapping = TaskMapping(rules(call), task_of([{"n": 1}]))
+        mapping = RecordMapping(rules(call), task_of([{"n": 1}]), Collected())
         mapping.run()
         found: Any = mapping.results(statistics)
         assert (found if isinstance(found, NoneTask) else found.records).statistics == statistics

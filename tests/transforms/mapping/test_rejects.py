@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.names import DROPPED, REJECTS, check_route
 from ledgerbeam.errors import FunctionError, RejectLimitError, UnsupportedShapeError, UsageError
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile
@@ -301,9 +302,40 @@ def test_a_folder_of_another_job_is_no_route(tmp_path: Path) -> None:
         write(tmp_path, [1], source=Source(f"{BASE}en/a.jsonl", 1, "1"))
 
 
-def test_outputs_do_not_lie_among_the_rejects(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="reserved for rejected records"):
-        write(tmp_path, [1], source=Source(f"{BASE}_rejects/a.jsonl", 1, "1"))
+def test_dropped_records_are_outputs_of_their_task(tmp_path: Path) -> None:
+    kept = RejectedRecord(SOURCE.url, 7, 30, 31, b"x", Rejection(0, "short", function="clean"))
+    found = write(tmp_path, dataclasses.replace(results({"": [{"a": 1}]}, rejected()), dropped=[kept]))
+    names = {output.route: output.name for output in found.outputs if output.records}
+    assert names == {route: f"{route}/a.jsonl-0000000003.jsonl".lstrip("/") for route in ("", REJECTS, DROPPED)}
+    row = json.loads((tmp_path / "out" / names[DROPPED]).read_bytes())
+    assert row == {
+        "source": SOURCE.url,
+        "record": 7,
+        "bytes": [30, 31],
+        "function": "clean",
+        "reason": "short",
+        "raw": "x",
+    }
+    sizes = [output.size for output in found.outputs if output.records and output.route == ""]
+    assert (found.records, found.size) == (1, sum(sizes))
+
+
+@pytest.mark.parametrize("folder", [REJECTS, DROPPED])
+def test_outputs_are_not_written_among_records_that_are_not_in_a_dataset(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(UsageError, match=f"the folder {folder} is reserved"):
+        write(tmp_path, [1], source=Source(f"{BASE}{folder}/a.jsonl", 1, "1"))
+    RouteFolders(str(tmp_path), None, {}).require_free(folder)
+    with pytest.raises(ValueError, match="expected the name of a route"):
+        check_route(folder)
+
+
+def test_a_row_of_several_functions_names_the_function() -> None:
+    named = Rejection(0, "KeyError", function="clean")
+    rejects = [
+        dataclasses.replace(rejected(), rejection=one) for one in (named, Rejection(0, "not decoded", function=None))
+    ]
+    assert [row["function"] for row in rows(*rejects)] == ["clean", None]
+    assert "function" not in rows(rejected())[0]
 
 
 @pytest.mark.parametrize("sources", [1, 3])

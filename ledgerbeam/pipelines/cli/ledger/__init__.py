@@ -65,6 +65,7 @@ _ACTIONS = {
             "--reason": _value("PATTERN", "show only matching reasons, a shell pattern"),
             "--source": _value("PATTERN", "show only matching source URLs, a shell pattern"),
             "--limit": _value("N", "number of examples per reason (default: 5)", type=parse_count, default=5),
+            "--dropped": _flag("show the dropped records of a job with --keep-dropped instead"),
         },
     ),
     "outputs": _Action("list the outputs of the job in order", "rows"),

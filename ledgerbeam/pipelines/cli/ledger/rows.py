@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ledgerbeam._base.names import DROPPED, REJECTS
 from ledgerbeam._base.redaction import HIDDEN, plain_value, printable, without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import LedgerStore
@@ -16,7 +17,7 @@ from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream,
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.accounts import statistic_rows
 from ledgerbeam.pipelines.report.hosts import hosts_of
-from ledgerbeam.pipelines.report.ledger import failure_values, grouped_failures, output_values, rejected_rows
+from ledgerbeam.pipelines.report.ledger import failure_values, grouped_failures, output_values, set_aside_rows
 from ledgerbeam.pipelines.report.metrics import exposition, job_metrics
 from ledgerbeam.pipelines.report.state import every_ledger, ledger_state, stage_statistics
 
@@ -80,11 +81,15 @@ def _failure_line(row: FailureRow) -> str:
 
 
 def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the rejected records by reason, largest groups first. Memory does not depend on their number. Returns 0."""
+    """Print the rejected or the dropped records by reason, largest groups first. Returns 0.
+
+    Memory does not depend on their number.
+    """
+    outcome, folder = ("dropped", DROPPED) if args.dropped else ("rejected", REJECTS)
     numbers: Counter[str] = Counter()
     sources: defaultdict[str, set[int]] = defaultdict(set)
     examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rejected_rows(store, args.storage_options, reason=args.reason, source=args.source):
+    for row in set_aside_rows(store, folder, args.storage_options, reason=args.reason, source=args.source):
         reason = str(row["reason"])
         numbers[reason] += 1
         sources[reason].add(hash(row["source"]))
@@ -93,34 +98,41 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
     reasons = sorted(numbers, key=lambda reason: (-numbers[reason], reason))
     if args.json:
         shown_rows = [row for reason in reasons for row in examples[reason]]
-        print_json(plain_value({"rejected": {reason: numbers[reason] for reason in reasons}, "examples": shown_rows}))
+        print_json(plain_value({outcome: {reason: numbers[reason] for reason in reasons}, "examples": shown_rows}))
         return 0
     if not reasons:
-        print("no rejected records")
+        print(
+            "no stored dropped records: a job stores them with --keep-dropped"
+            if args.dropped
+            else "no rejected records"
+        )
         return 0
     for reason in reasons:
         shown = printable(without_secrets(reason))
         print(f"{count(numbers[reason], 'record')} of {count(len(sources[reason]), 'source')}: {shown}")
         for row in examples[reason]:
-            print(f"  {_reject_line(row)}")
+            print(f"  {_set_aside_line(row)}")
         more = numbers[reason] - len(examples[reason])
         if more > 0:
             print(f"  and {more:,} more; --limit {numbers[reason]} shows all")
-        print(f"  to do them again: --only-rejected {shlex.quote(shown)}")
-    print(
-        "\nAdd this option to the job's command to repeat only the tasks of these records. After an edit of the "
-        "function, add --on-job-change=accept, too."
-    )
+        if not args.dropped:
+            print(f"  to do them again: --only-rejected {shlex.quote(shown)}")
+    if not args.dropped:
+        print(
+            "\nAdd this option to the job's command to repeat only the tasks of these records. After an edit of the "
+            "function, add --on-job-change=accept, too."
+        )
     return 0
 
 
-def _reject_line(row: Mapping[str, Any]) -> str:
-    """Return a rejected record as a line: its place, then its error. The place is not repeated in the error."""
+def _set_aside_line(row: Mapping[str, Any]) -> str:
+    """Return a record as a line: its place and function, then its error. The error does not repeat the place."""
     place = f"{row['source']}: record {row['record']}"
     if row["bytes"] is not None:  # None for a row of a column file
         place += ", bytes [{}, {})".format(*row["bytes"])
-    error = " ".join(str(row["error"]).split()).removeprefix(f"{place}: ")
-    at = f" (at {row['at']})" if row["at"] else ""
+    error = " ".join(str(row.get("error", "")).split()).removeprefix(f"{place}: ")
+    at = f" (at {row['at']})" if row.get("at") else ""
+    place += f", in {row['function']}" if row.get("function") else ""
     cut = error if len(error) <= _SHOWN_ERROR else f"{error[:_SHOWN_ERROR]} ..."
     return printable(without_secrets(f"{place}{': ' if cut else ''}{cut}{at}"))
 

@@ -35,7 +35,8 @@ from ledgerbeam.pipelines.console.reporter import (
 )
 from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.jobs.sources import CONTENT
-from ledgerbeam.pipelines.report.accounts import account_lines, describe_time
+from ledgerbeam.pipelines.report.accounts import account_lines, describe_time, function_lines
+from ledgerbeam.pipelines.report.functions import function_values
 from ledgerbeam.pipelines.report.hosts import Host, HostRun, hosts_of
 from ledgerbeam.pipelines.report.state import (
     BucketSizes,
@@ -43,7 +44,7 @@ from ledgerbeam.pipelines.report.state import (
     shown_job,
     shown_runs,
     stage_states,
-    state_values,
+    status_values,
 )
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.listing import stat_source
@@ -74,7 +75,7 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     stages = stage_states(store, args.storage_options)
     if args.json:
         since = {} if changes is None else {"changed_since": _changes_values(changes)}
-        print_json(state_values(state, stages) | since)
+        print_json(status_values(store, state, stages) | since)
         return 0
     job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
     rows = [("job", job["pipeline"])]
@@ -89,6 +90,7 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         rows += [(name, of_stage.pop("state")), *((f"  {what}", said) for what, said in of_stage.items())]
     gone = "".join(store.source_urls(sorted(store.gone_ids())[:1]).values())
     rows += [*_count_rows(found, RecordCounts(**found["records"]), gone), *_bucket_rows(state.buckets)]
+    rows += [row for one in function_values(store) for row in function_lines(one)]
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
     for name, rates in (

@@ -142,7 +142,7 @@ def many_hosts(folder: Path, hosts: int) -> LmdbStore:
             for step in range(3):
                 row = HISTORY_ROW.pack(number, 10 * number, 100 * number, 0, 5, 0, 1)
                 txn.put(HISTORY, HISTORY_KEY.pack(began // 10 + step, number), row)
-            lmdb_jobs.end_run(txn, f"{number:06d}", "done", began + 25.0, tidied=True)
+            lmdb_jobs.update_run(txn, f"{number:06d}", {"ended": began + 25.0, "outcome": "done", "tidied": True})
 
     store._write(change)
     return store

@@ -71,13 +71,19 @@ class ServerProcess:
         """Whether the server runs."""
         return self._process.poll() is None
 
-    def ask(self, request: bytes) -> Wave:
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the end of the server; return its exit status, or None if it still runs after `seconds`."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def ask(self, request: bytes, descriptors: Sequence[int] = ()) -> ProcessGroup:
         """Request a process. If the server has died, the returned process counts as ended, without a status."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
             client.connect(self._address)
-            ask(client, request)
-        return Wave(client)
+            ask(client, request, descriptors)
+        return ProcessGroup(client)
 
     def end(self) -> None:
         """Kill the server."""
@@ -87,14 +93,18 @@ class ServerProcess:
             self._process.stdin.close()
 
 
-class Wave:
-    """The process group of a wave or of an audit, as its launcher sees it."""
+class ProcessGroup:
+    """A process group that a fork server has forked, as its client sees it: of a wave, an audit or user code."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.pid: int | None = None  # of the leader, once it is forked
         self.status: int | None = None  # of the leader, as by `Popen`; None while it runs, or if its server died
         self._is_over = False
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the server reports the start or the end of the leader."""
+        return self._connection.fileno()
 
     def wait(self, seconds: float) -> bool:
         """Wait until the leader of the group or the server ends; return whether one has ended."""
@@ -115,6 +125,14 @@ class Wave:
                 (self.status,) = NUMBER.unpack(answer)
                 self._is_over = True
         return self._is_over
+
+    def kill(self) -> None:
+        """Kill the group and wait for the end of its leader. The server kills processes that the leader has left."""
+        if self.pid is not None and not self._is_over:  # the leader exists, at least as a zombie
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.wait(END_SECONDS)
+        self._connection.close()
 
     def end(self) -> None:
         """Kill the rest of the group and wait until it is gone. A process that is not forked yet will end at once."""
@@ -156,15 +174,15 @@ class ForkServer(ABC):
     def work(self, request: bytes, descriptors: list[int]) -> int:
         """Handle a request in the forked process; return its exit status."""
 
-    def accepted(self) -> None:  # noqa: B027 - most servers need nothing
-        """Prepare for the next process, before it is forked."""
+    def accepted(self, request: bytes) -> None:  # noqa: B027 - most servers need nothing
+        """Prepare for the process of a request, before it is forked."""
 
     def serve(self, lifeline: int | None = None) -> Never:
         """Serve forever, or until the pipe `lifeline` is closed."""
         gc.freeze()  # the garbage collector of a forked process would copy the pages of imported modules
         self._events.register(self._listener, selectors.EVENT_READ, self._start)
         if lifeline is not None:
-            self._events.register(lifeline, selectors.EVENT_READ, lambda: os._exit(0))
+            self._events.register(lifeline, selectors.EVENT_READ, self._exit)
         while True:
             for key, _ in self._events.select():
                 key.data()
@@ -181,7 +199,7 @@ class ForkServer(ABC):
         if not request:
             client.close()
             return
-        self.accepted()
+        self.accepted(request)
         pid = fork_to(lambda: self._work(request, descriptors, client), self.name)
         if self.leads:
             with suppress(OSError):  # it has done so itself, or has ended
@@ -203,7 +221,8 @@ class ForkServer(ABC):
         return self.work(request, descriptors)
 
     def _end(self, pid: int, ended: int) -> None:
-        """Send the status of an ended process to its client."""
+        """Send the status of an ended process to its client, and kill the rest of its group."""
+        self._kill(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._events.unregister(ended)
         os.close(ended)
@@ -216,7 +235,17 @@ class ForkServer(ABC):
         """Kill the process of a client that has disconnected."""
         if pid in self._clients:  # otherwise it has ended at the same moment
             self._events.unregister(self._clients[pid])
+            self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
             (os.killpg if self.leads else os.kill)(pid, signal.SIGKILL)
+
+    def _exit(self) -> Never:
+        """Kill all processes and exit. Children of these processes would survive the exit alone."""
+        for pid in self._clients:
+            self._kill(pid)
+        os._exit(0)
 
 
 def fork_to(body: Callable[[], int], name: str) -> int:

@@ -1,0 +1,316 @@
+"""The fork server of `isolation`, and the child that calls the user's object.
+
+Command: ``python -m ledgerbeam.user_code.isolation_server SOCKET LOADS``, with the descriptor of the socket for
+requests. If LOADS is 1, the server imports the user's modules, so that a new child has them at once. A module may have
+started threads or opened a GPU at its import, which a forked process cannot use. Then the server exits with the status
+`NOT_FORKABLE`, and the next server leaves the import to the child.
+
+The server runs in a session of its own. It dies with the worker, and kills the process groups of its children then.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Never
+
+from ledgerbeam import stats
+from ledgerbeam._base.forking import ForkServer
+from ledgerbeam._base.process import hold_standard_descriptors, show_log
+from ledgerbeam._base.redaction import redact_streams, register_texts
+from ledgerbeam.errors import FunctionError, LedgerbeamError
+from ledgerbeam.user_code.guards import (
+    children,
+    describe_error,
+    end_child,
+    error_name,
+    ignore_interrupt,
+    is_break,
+    message_of,
+    raised_at,
+    running_user_code,
+)
+from ledgerbeam.user_code.isolation import (
+    HEAD,
+    IDLE,
+    NOT_FORKABLE,
+    PLAIN_ERRORS,
+    WINDOW_BYTES,
+    Hosted,
+    HostedStage,
+    UnsentError,
+)
+from ledgerbeam.user_code.objects import ReadyObject, close_objects
+
+_NOTHING = pickle.dumps(None)
+SEND_SECONDS = 0.02  # longest time for which a finished result waits for others before it is sent
+
+
+def main(argv: Sequence[str]) -> Never:
+    """Fork children until the worker ends."""
+    hold_standard_descriptors()
+    listener, loads = argv
+    signal.signal(signal.SIGINT, ignore_interrupt)  # the worker handles the interrupt and ends this process
+    _Children(socket.socket(fileno=int(listener)), loads=loads == "1").serve(lifeline=0)
+
+
+class _Children(ForkServer):
+    name = "ledgerbeam-isol"
+    leads = True
+
+    def __init__(self, listener: socket.socket, *, loads: bool) -> None:
+        super().__init__(listener)
+        self._loads = loads
+        self._code: bytes | None = None  # None before the first request; all requests are equal
+
+    def accepted(self, request: bytes) -> None:
+        if self._code is not None:
+            return
+        path, level, texts, self._code = pickle.loads(request)  # noqa: S301 - of the worker, see `ForkServer`
+        sys.path[:] = path
+        output: Any = sys.stdout
+        output.reconfigure(line_buffering=True)  # a killed child flushes nothing
+        with suppress(KeyError):  # a level of the program's own
+            show_log(level)
+        register_texts(texts)
+        redact_streams()
+        if self._loads:
+            with suppress(BaseException):  # the child loads the code again, and reports the error
+                self._hosted().load()
+            if not _is_forkable():
+                os._exit(NOT_FORKABLE)
+            gc.freeze()
+
+    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - see `accepted`
+        connection, memory = descriptors
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write("1000")  # if memory is exhausted, the kernel kills this process, and not the worker
+        slots: Any = memoryview(mmap.mmap(memory, mmap.PAGESIZE)).cast("d")
+        os.close(memory)
+        with socket.socket(fileno=connection) as worker:
+            hosted = self._hosted()
+            ready = _built(hosted, worker)
+            if ready is not None:
+                with running_user_code():
+                    _HostedCalls(worker, slots, hosted, ready).run()
+        close_objects()
+        return 0
+
+    def _hosted(self) -> Hosted:
+        hosted: Hosted = pickle.loads(self._code or b"")  # noqa: S301 - see `accepted`
+        return hosted
+
+
+def _built(hosted: Hosted, worker: socket.socket) -> Sequence[ReadyObject] | None:
+    """Build the objects and report that to the worker; None if one raised."""
+    try:
+        with running_user_code():
+            if numpy := sys.modules.get("numpy"):
+                numpy.random.seed(None)  # otherwise all children would draw the same numbers
+            ready = hosted.build()
+    except BaseException as error:  # noqa: BLE001 - reported
+        name, message = error_name(error), message_of(error)
+        if not isinstance(error, LedgerbeamError):
+            name, message = FunctionError.__name__, describe_error(error)
+        _send(worker, pickle.dumps(("failed", name, message)), [])
+        return None
+    _send(worker, pickle.dumps(("ready", tuple(one.depends_on_batches for one in ready))), [])
+    return ready
+
+
+def _is_forkable() -> bool:
+    """Return whether a forked process can use the imported modules: they have no threads and no GPU."""
+    if threading.active_count() > 1:
+        return False
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(("/dev/nvidia", "/dev/kfd")):
+                return False
+    return True
+
+
+class _Observed(stats.Collected):
+    """Statistics of a task that are only checked here, and sent to the worker."""
+
+    def __init__(self, labels: Sequence[str], names: Sequence[Mapping[str, str]]) -> None:
+        super().__init__(labels)
+        self.observations: list[stats.Observation] = []
+        for number, known in enumerate(names):
+            self.running = number.__index__
+            self.current.update({name: self.new(name, kind) for name, kind in known.items()})
+
+    def new(self, name: str, kind: str) -> Any:
+        return _Observations(self, self.running() if self.parts else 0, name, kind)
+
+
+class _Observations:
+    """A statistic in the place of a sketch."""
+
+    def __init__(self, collected: _Observed, function: int, name: str, kind: str) -> None:
+        self._collected = collected
+        self._function = function
+        self._name = name
+        self.kind = kind
+
+    def add(self, *args: Any) -> None:
+        self._collected.observations.append((self._function, self._name, self.kind, args))
+
+
+class _HostedCalls:
+    """The calls of the functions with the values that the worker sends."""
+
+    def __init__(self, worker: socket.socket, slots: Any, hosted: Hosted, ready: Sequence[ReadyObject]) -> None:
+        self._worker = worker
+        self._slots = slots
+        self._hosted = hosted
+        self._ready = ready if len(ready) == 1 else [*map(self._noted, range(len(ready)), ready)]
+        self._cpu = time.process_time()
+        self._clear(0.0)
+
+    def _clear(self, now: float) -> None:
+        self._results: list[bytes] = []
+        self._others: dict[int, tuple[Any, Any]] = {}  # error and statistics of a call, by the number of the result
+        self._size = 0
+        self._sent = now
+
+    def run(self) -> None:
+        """Map windows of values until the worker closes the connection."""
+        window = _receive(self._worker)
+        while window is not None:
+            (names, stage, lengths), values = window
+            with stats.collecting(into=_Observed(self._hosted.labels, names or ())) as collected:
+                stages = self._hosted.stages(self._ready, collected)
+                self._map(collected, stages[stage], lengths, values)
+                while (window := _receive(self._worker)) is not None:
+                    (names, stage, lengths), values = window
+                    if names is not None:  # of the next task
+                        break
+                    self._map(collected, stages[stage], lengths, values)
+
+    def _noted(self, number: int, ready: ReadyObject) -> ReadyObject:
+        """Return an object of several ones that notes its number in the shared memory before a call."""
+        slots, call = self._slots, ready.call
+
+        def called(value: Any) -> Any:
+            slots[2] = number
+            try:
+                return call(value)
+            except MemoryError as error:
+                self._end_short(error)
+
+        return replace(ready, call=called)
+
+    def _map(self, collected: Any, stage: HostedStage, lengths: Sequence[int], values: memoryview) -> None:
+        slots, now, results, start = self._slots, time.monotonic, self._results, 0
+        call, running = stage.call, stage.running
+        self._sent = now()
+        for number, length in enumerate(lengths):
+            slots[1] = began = now()
+            slots[0] = number
+            if began - self._sent > SEND_SECONDS or self._size > WINDOW_BYTES:
+                self._flush(began)
+                results = self._results
+            collected.running = running
+            try:
+                result = call(pickle.loads(values[start : start + length]))  # noqa: S301 - of the worker
+                if children:
+                    end_child()
+                results.append(self._pickled(result))
+            except BaseException as error:  # noqa: BLE001 - reported
+                if children:
+                    end_child()
+                self._note(error)
+            if collected.observations:
+                place = len(results) - 1
+                self._others[place] = self._others.get(place, (None,))[0], collected.observations
+                collected.observations = []
+            self._size += len(results[-1])
+            start += length
+        slots[1] = ended = now()
+        slots[0] = IDLE
+        self._flush(ended)
+
+    def _pickled(self, result: Any) -> bytes:
+        """Pickle a result at once: the next call may change it."""
+        try:
+            return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        except MemoryError:
+            raise
+        except BaseException as error:
+            name = self._hosted.names[int(self._slots[2])]
+            raise UnsentError(
+                f"{name} returned a {type(result).__name__} that cannot be sent to the worker "
+                f"({error_name(error)}: {message_of(error)}); return plain values, or leave --record-timeout out"
+            ) from error
+
+    def _note(self, error: BaseException) -> None:
+        """Note the error of a call in the place of its result."""
+        if issubclass(type(error), MemoryError):
+            self._end_short(error)
+        kind = type(error)
+        told: tuple[Any, ...] = kind.__name__, message_of(error)
+        if kind not in PLAIN_ERRORS.values():
+            described = describe_error(error), raised_at(error), is_break(error)
+            told = None, error_name(error), message_of(error), *described
+        self._others[len(self._results)] = told, ()
+        self._results.append(_NOTHING)
+
+    def _end_short(self, error: BaseException) -> Never:
+        """End this process after a MemoryError: the next call would suffer from this one."""
+        traceback.clear_frames(error.__traceback__)  # frees the memory that the call has allocated
+        self._flush(0.0, message_of(error))
+        os._exit(0)
+
+    def _flush(self, now: float, memory: str | None = None) -> None:
+        """Send the finished results. `memory` is the text of a MemoryError in the next call."""
+        cpu = time.process_time()
+        described = pickle.dumps((array("Q", map(len, self._results)), self._others, memory, cpu - self._cpu))
+        _send(self._worker, described, self._results)
+        self._cpu = cpu
+        self._clear(now)
+
+
+def _receive(worker: socket.socket) -> tuple[Any, memoryview] | None:
+    """Return the next message; None at the end of the connection."""
+    head = _exactly(worker, HEAD.size)
+    if head is None:
+        return None
+    described, values = HEAD.unpack(head)
+    data = _exactly(worker, described + values)
+    if data is None:
+        return None
+    return pickle.loads(data[:described]), data[described:]  # noqa: S301 - of the worker
+
+
+def _exactly(worker: socket.socket, length: int) -> memoryview | None:
+    view, got = memoryview(bytearray(length)), 0
+    while got < length:
+        try:
+            count = worker.recv_into(view[got:])
+        except OSError:  # the worker has closed the connection without reading all results
+            count = 0
+        if not count:
+            return None
+        got += count
+    return view
+
+
+def _send(worker: socket.socket, described: bytes, items: Sequence[bytes]) -> None:
+    with suppress(OSError):  # the worker has died, or has closed the connection
+        worker.sendall(HEAD.pack(len(described), sum(map(len, items))) + described + b"".join(items))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
