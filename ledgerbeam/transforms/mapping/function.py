@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ledgerbeam import stats
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format
 from ledgerbeam.io.conversion import find_conversion
 from ledgerbeam.io.json_values import NanRule
@@ -323,6 +323,7 @@ class MapRecords(FunctionOfTask):
 
     def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
         cut_up: Collection[int] = ()
+        unplaced: UnplacedError | None = None
         while True:
             try:
                 with stats.collecting(self._labels) as collected:
@@ -334,9 +335,14 @@ class MapRecords(FunctionOfTask):
             found = collected.statistics()
             try:
                 with timed("encode"):
-                    return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
-            except UnplacedError:
-                rules = replace(rules, placed=True)
+                    results = mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+            except UnplacedError as error:
+                rules, unplaced = replace(rules, placed=True), error
+                continue
+            if unplaced is not None and not rules.rejects:  # now each result fits: the function changed its records
+                problem = f"{task.name}: {unplaced}; return a new record in place of a changed one"
+                raise TaskFailedError(FailedTask(task, RecordError.__name__, problem)) from unplaced
+            return results
 
     def _mapping(
         self, rules: MappingRules, task: Task, collected: stats.Collected, cut_up: Collection[int]

@@ -23,7 +23,7 @@ from ledgerbeam.user_code.isolation import ChildFailedError
 MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
 
 ISOLATED_VALUES = 64  # number of values that are held for a stage in another process
-
+COPIED_RECORDS = 1024  # number of records of a list that are copied at once
 
 Item = tuple[int, str, Any]  # position of the source record, route, value
 
@@ -48,6 +48,18 @@ class RecordMapping(BatchMapping):
             self._run_each(stage)
         # The values of records whose result was written as it is are counted together.
         self._tally.receive(0, [self._read - self._accounted] * (stage.stop + 1))
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether a value may be mapped again, so that functions get copies, which they may change in place."""
+        return self._rules.rejects and self._rules.isolated is None
+
+    def _blocks(self) -> Iterator[Sequence[Any]]:
+        blocks = super()._blocks()
+        if isinstance(self._task.records, RecordBlocks) or not self._keeps:
+            return blocks
+        parts = (block[at : at + COPIED_RECORDS] for block in blocks for at in range(0, len(block), COPIED_RECORDS))
+        return ([copied(record) for record in part] for part in parts)
 
     def _run_each(self, stage: CallStage) -> None:
         stage.collected.running = stage.running
@@ -112,9 +124,10 @@ class RecordMapping(BatchMapping):
         return [index for index, value in enumerate(values) if type(value) is not Unreadable]
 
     def _batch_of(self, window: Window, indexes: Sequence[int]) -> Any:
-        if isinstance(indexes, range):
-            return window.values[indexes.start : indexes.stop]
-        return [window.values[index] for index in indexes]
+        values = window.values
+        batch = values[indexes.start : indexes.stop] if isinstance(indexes, range) else [values[at] for at in indexes]
+        # The values of a batch that fails are called again.
+        return [copied(value) for value in batch] if self._keeps and len(batch) > 1 else batch
 
     def _understood(self, results: Any, stage: CallStage, window: Window, indexes: Sequence[int]) -> Any:
         del window
@@ -174,8 +187,7 @@ class RecordMapping(BatchMapping):
     def _item(self, record: Any, position: int) -> Item:
         if self._output == "tar" and isinstance(record, Sample):
             self._samples[position] = Sample(record.key)
-        item = position, "", record
-        return item if isinstance(self._task.records, RecordBlocks) else _copied(item)  # a task may start again
+        return position, "", record
 
     def _each(self, stage: CallStage, items: Iterable[Item]) -> Iterator[Item]:
         values = iter(items)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -17,6 +20,7 @@ from ledgerbeam.user_code.isolation import ChildFailedError, IsolatedCalls
 
 # Types of the results of a function that are the records of the next one without more checks.
 _RECORDS = frozenset({dict, Sample, str, bytes, int, float})
+_IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes, datetime, date, Decimal})
 
 
 @dataclass(frozen=True)
@@ -158,10 +162,20 @@ class CallStage:
 
 
 def copied(value: Any) -> Any:
-    """Return a value with a copied top level if it is an object or a sample."""
-    if type(value) is Sample:
-        return Sample(value.key, value)
-    return value.copy() if type(value) is dict else value
+    """Return a value that a function may change in place without a change of the given one."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if kind is dict:
+        return {name: one if type(one) in _IMMUTABLE else copied(one) for name, one in value.items()}
+    if kind is list:
+        return [one if type(one) in _IMMUTABLE else copied(one) for one in value]
+    if kind is Sample:
+        return Sample(value.key, value)  # of bytes
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - an object that cannot be copied, such as a handle, is shared
+        return value
 
 
 def stages_of(

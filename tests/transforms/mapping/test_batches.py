@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, RecordError, UsageError
-from ledgerbeam.io import Sample
+from ledgerbeam.io import ParquetFormat, Sample
+from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -23,10 +25,11 @@ from ledgerbeam.transforms.mapping.task_mapping import MappingRules
 from tests.cases import each
 
 HERE = __name__
+COLUMNS = ParquetFormat(schema=JobSchema({"": pa.schema([("id", pa.int64())])}))
 sizes: list[int] = []
 
 
-def mapped(function: str, records: list[Any], batch: int = 4, to: str = "jsonl", **options: Any) -> Any:
+def mapped(function: str, records: list[Any], batch: int | None = 4, to: Any = "jsonl", **options: Any) -> Any:
     source = Source("/data/a.jsonl", 100, "1")
     raws = [RawRecord(source.url, number, number, number + 1, b"x") for number in range(len(records))]
     task = Task(source, 0, len(records), ((0, 1),), records, raw=lambda: raws)
@@ -315,3 +318,44 @@ def test_the_size_of_batches_belongs_to_the_job_if_results_depend_on_it() -> Non
     assert "batch" not in identity("doubled_and_says_so", None)
     assert identity("doubled", 4) == identity("doubled", 5) == identity("doubled", None)
     assert "batch" not in identity("doubled", 4)
+
+
+def changing_deep_and_raising(records: list[Any]) -> list[Any]:
+    for record in records:
+        record["seen"].append(record["id"])
+        if record["id"] in (3, 9):
+            raise ValueError("bad")
+    return records
+
+
+def observing(records: list[Any]) -> list[Any]:
+    stats.count("calls")
+    return changing_deep_and_raising(records)
+
+
+@pytest.mark.parametrize("function", ["changing_deep_and_raising", "observing"])
+def test_records_that_a_failed_call_changed_are_mapped_as_they_were_read(function: str) -> None:
+    found = mapped(function, [{"id": number, "seen": []} for number in range(12)], on_error="reject").records
+    expected = [{"id": number, "seen": [number]} for number in range(12) if number not in (3, 9)]
+    assert list(found.datasets[""]) == expected
+    assert found.counts.rejected == {"ValueError": 2}
+
+
+def negating(record: Any) -> Any:
+    record["id"] = "x" if record["id"] == 2 else -record["id"]
+    return record
+
+
+def test_a_task_whose_results_do_not_fit_together_maps_its_records_as_they_were_read() -> None:
+    found = mapped("negating", ids(4), None, COLUMNS, on_error="reject").records
+    assert found.datasets[""].to_pylist() == [{"id": 0}, {"id": -1}, {"id": -3}]
+    assert isinstance(mapped("negating", ids(4), None, COLUMNS), FailedTask)
+
+
+def correcting(record: Any) -> Any:
+    record["id"] = [] if record["id"] == 2 else 2 if record["id"] == [] else record["id"]
+    return record
+
+
+def test_a_result_that_fits_only_when_its_record_is_mapped_again_fails_its_task() -> None:
+    assert mapped("correcting", ids(4), None, COLUMNS).reason == "RecordError"
