@@ -177,9 +177,9 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
         LedgerDamagedError: A sketch cannot be decoded.
         LedgerError: Tasks have statistics of different kinds under one name.
     """
-    is_named = (lambda each: name in (_full_name(each), each.rpartition(SEPARATOR)[2])) if name else bool
+    is_named = (lambda each: name in (full_name(each), each.rpartition(SEPARATOR)[2])) if name else bool
     merged = _merged(store, lambda each: each != FUNCTIONS and is_named(each))
-    return {_full_name(each): found for each, found in merged.items()}
+    return {full_name(each): found for each, found in merged.items()}
 
 
 def function_summaries(store: LedgerStore) -> list[dict[str, Any]]:
@@ -188,11 +188,7 @@ def function_summaries(store: LedgerStore) -> list[dict[str, Any]]:
     Each has ``function`` (its label), ``received``, ``returned``, ``dropped`` and ``rejected`` (numbers by reason), and
     ``statistics`` (values by name). The list is empty for one function. Raises like `merged_statistics`.
     """
-    return summaries_of(_merged(store, lambda each: SEPARATOR in each))
-
-
-def summaries_of(merged: Mapping[str, MergedStatistic]) -> list[dict[str, Any]]:
-    """Return what `function_summaries` returns, from merged statistics under the names that tasks have for them."""
+    merged = _merged(store, lambda each: SEPARATOR in each)
     counts = merged.get(FUNCTIONS)
     named = [(each.partition(SEPARATOR), found) for each, found in merged.items() if each != FUNCTIONS]
     return [
@@ -201,7 +197,8 @@ def summaries_of(merged: Mapping[str, MergedStatistic]) -> list[dict[str, Any]]:
     ]
 
 
-def _full_name(name: str) -> str:
+def full_name(name: str) -> str:
+    """Return ``label.name`` for the name under which tasks have a statistic of one of several functions."""
     return name.replace(SEPARATOR, ".")
 
 
@@ -211,7 +208,7 @@ def _merged(store: LedgerStore, is_wanted: Callable[[str], bool]) -> dict[str, M
     for each, (kind, data) in store.statistics():
         if not is_wanted(each):
             continue
-        known, name = found.get(each), shown(_full_name(each))
+        known, name = found.get(each), shown(full_name(each))
         try:
             if known is None:
                 known = found[each] = MergedStatistic(kind, merging(kind), of=recorded)

@@ -59,7 +59,8 @@ def job_functions(
         references: ``module:object``, or the objects themselves.
         values: Values of ``--set``. The key ``NAME`` gives a value to every function that takes it, and ``LABEL.NAME``
             to one function. ``LABEL.NAME`` has priority.
-        batch: Maximum number of records of a call: for all functions, or by label.
+        batch: Maximum number of records of a call: for all functions, or by label. The empty label stands for all
+            functions without a size of their own.
         watched: Checksums of the files that the functions read, by URL. They are checked after the last one was built.
         style: Name of the convention of another library that the functions follow.
 
@@ -72,11 +73,12 @@ def job_functions(
     found = [reference_of(reference) for reference in references]
     labels = function_labels(found)
     own = _own_values(found, labels, values or {}, style)
-    sizes = batch if isinstance(batch, Mapping) else {} if batch is None else dict.fromkeys(labels, batch)
+    sizes = batch if isinstance(batch, Mapping) else {} if batch is None else {"": batch}
     for label, size in sizes.items():
-        _require_label(f"batch {label}", label, labels)
+        if label:
+            _require_label(f"batch {label}", label, labels)
         if size < 1:
-            raise UsageError(f"batch: expected at least 1 record, found {size} for {label}")
+            raise UsageError(f"batch: expected at least 1 record, found {size} for {label or 'all functions'}")
     last = len(found) - 1
     return tuple(
         JobFunction(
@@ -86,10 +88,10 @@ def job_functions(
                 own[number],
                 watched or {},
                 style=style,
-                batched=label in sizes,
+                batched=label in sizes or "" in sizes,
                 checks=number == last,
             ),
-            sizes.get(label),
+            sizes.get(label, sizes.get("")),
         )
         for number, (reference, label) in enumerate(zip(found, labels, strict=True))
     )

@@ -20,9 +20,8 @@ from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.task import Source
 
-Noted: TypeAlias = (
-    rows.SetUps | rows.WorkTime | rows.Audit
-)  # a measurement that a launcher records of a run while it works
+# A measurement that a launcher records of a run while it works.
+Noted: TypeAlias = rows.SetUps | rows.WorkTime | rows.Audit
 
 MAX_ATTEMPTS = 3  # number of worker deaths after which a task that was in work each time is quarantined
 

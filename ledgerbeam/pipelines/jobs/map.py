@@ -52,22 +52,18 @@ def mapped_functions(
 ) -> tuple[MappedFunction, ...]:
     """Return the functions of a map, given as one function or a list. See `job_functions` for the options.
 
-    In `batch`, the empty label stands for all functions without a size of their own.
-
     Raises:
         FunctionError: A function cannot be imported, called with records, or sent to other processes.
         UsageError: There is no function, or an option does not fit the functions.
     """
     listed: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
     named = [(reference_to(import_object(one)) or one) if isinstance(one, str) else one for one in listed]
-    sizes = dict(batch or {})
-    of_all = sizes.pop("", None)
     found: list[MappedFunction] = []
-    for one, function in zip(named, job_functions(named, values, sizes, style=style), strict=True):
-        own, size = dict(function.object.values), function.batch or of_all
+    for one, function in zip(named, job_functions(named, values, batch, style=style), strict=True):
+        own = dict(function.object.values)
         made = user_function(one, own, style)
-        matters = depends_on_batches(check_object(made.reference, own, style=style, batched=size is not None))
-        found.append(MappedFunction(function.label, made.reference, made.made_of, own, size, matters))
+        matters = depends_on_batches(check_object(made.reference, own, style=style, batched=function.object.batched))
+        found.append(MappedFunction(function.label, made.reference, made.made_of, own, function.batch, matters))
     return tuple(found)
 
 
@@ -176,8 +172,13 @@ class MapJob(ShardJob):
         return super(MapJob, decide_batch_schema(self)).with_decisions(say)
 
     def trial_work(self, wrap: Callable[[JobFunction, RecordForm], JobFunction] | None = None) -> MapRecords:
-        """Return the function that maps sampled records one by one. It raises errors instead of rejecting records."""
-        return replace(self, on_error="fail").work(wrap).with_storage_options(self.storage_options)
+        """Return the function that maps sampled records one by one. It raises errors instead of rejecting records.
+
+        Functions that `wrap` has replaced are called in this process, so they have no time limit.
+        """
+        seconds = self.record_timeout if wrap is None else None
+        job = replace(self, on_error="fail", record_timeout=seconds)
+        return job.work(wrap).with_storage_options(self.storage_options)
 
     def encoder(self) -> str | ShardEncoder:
         return self.output_format

@@ -14,7 +14,7 @@ import orjson
 from ledgerbeam._base.redaction import plain_value
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.accounts import FUNCTIONS, Statistic
-from ledgerbeam.ledger.summaries import joined_statistics
+from ledgerbeam.ledger.summaries import full_name, joined_statistics
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.listing import listed_pages
@@ -25,7 +25,6 @@ from ledgerbeam.pipelines.preview.costs import Speed
 from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_function
 from ledgerbeam.pipelines.preview.trace import Tracer, without_contents
 from ledgerbeam.sketches import merging
-from ledgerbeam.stats import SEPARATOR
 from ledgerbeam.user_code.objects import close_objects
 
 _RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20  # at most, in the sample that measures speed
@@ -95,7 +94,7 @@ class SampleCall:
                 "longest": round(called[-1], 6) if called else None,
             },
             "statistics": {
-                name.replace(SEPARATOR, "."): _value(statistic)
+                full_name(name): _value(statistic)
                 for name, statistic in sorted(statistics.items())
                 if name != FUNCTIONS
             },

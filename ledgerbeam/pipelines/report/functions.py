@@ -15,6 +15,5 @@ def function_values(store: LedgerStore) -> list[dict[str, Any]]:
     For a job of several functions this reads the statistics of every task.
     """
     job = store.job()
-    has_one = job is None or (job.pipeline == "map" and "functions" not in job.parameters)
-    rows = [] if has_one else function_summaries(store)
+    rows = [] if job is None or "functions" not in job.parameters else function_summaries(store)
     return [{**row, **{end: shown_names(row[end]) for end in ("dropped", "rejected")}} for row in rows]

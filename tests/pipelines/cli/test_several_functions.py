@@ -305,6 +305,10 @@ def test_a_sample_shows_what_each_function_did(texts: Workspace) -> None:
     assert "  strip: dropped: empty\n" in printed
     assert "  parts: odd: {'id': 5, " in printed
     assert "  Score: rejected: no score\n" in printed
+    limited = texts.succeed(*words, "--record-timeout", "5", "--json").json["sample"]
+    assert [[one["function"] for one in run["functions"]] for run in limited] == [
+        [one["function"] for one in run["functions"]] for run in runs
+    ]
 
 
 def test_arrow_batches_pass_through_several_functions(texts: Workspace) -> None:
