@@ -126,9 +126,9 @@ def test_a_killed_rerun_of_rejects_continues_elsewhere(workspace: Workspace, job
 
 @pytest.mark.parametrize("what", [RAISES, DIES])
 def test_a_killed_rerun_of_failures_is_completed(job: Workspace, what: str) -> None:
-    """Also of tasks that were quarantined, whose failures are dropped when they are freed."""
+    """Also of tasks whose function has ended the process."""
     write(job, what)
-    reason = "KeyError" if what == RAISES else "its worker died*"
+    reason = "KeyError" if what == RAISES else "exit status 1"
     job.run(*command(), status=3)
     write(job, MENDED)
     rerun = command("--only-failed", reason, "--on-job-change", "accept")
