@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.ledger import FailedTask, Task
 from ledgerbeam.stats import Collected
-from ledgerbeam.transforms.mapping.outcomes import CategoryError, End, raised
+from ledgerbeam.transforms.mapping.outcomes import CategoryError, ChildFailedError, End, raised
 from ledgerbeam.transforms.mapping.stages import CallStage, stages_of
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.guards import children, end_child, failed_by, has_ended, is_interrupt, message_of
-from ledgerbeam.user_code.isolation import ChildFailedError
 
 
 class Window(NamedTuple):
@@ -42,7 +41,7 @@ class BatchMapping(TaskMapping):
 
     def __init__(self, rules: MappingRules, task: Task, collected: Collected, cut_up: Collection[int] = ()) -> None:
         super().__init__(rules, task)
-        self._stages = stages_of(rules.functions, self._output, collected, rules.isolated)
+        self._stages = stages_of(rules.functions, self._output, collected, rules.ahead)
         self._cut_up = cut_up
         self._is_again = False  # whether this is an audit
 

@@ -22,13 +22,13 @@ from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.mapping.batches import BatchAgainError, BatchMapping
 from ledgerbeam.transforms.mapping.collectors import UnplacedError, name_of
-from ledgerbeam.transforms.mapping.isolated import HostedFunctions
+from ledgerbeam.transforms.mapping.isolation import IsolatedCalls
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.record_mapping import RecordMapping
+from ledgerbeam.transforms.mapping.stages import HostedFunctions
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.functions import code_identity, made_of
 from ledgerbeam.user_code.functions_of_job import Function, JobFunction, read_functions
-from ledgerbeam.user_code.isolation import IsolatedCalls
 from ledgerbeam.user_code.objects import ReadyObject, depends_on_batches
 
 RESTARTS = 3  # restarts of a task with statistics whose batch raises; after that, all its batches have one record
@@ -315,7 +315,7 @@ class MapRecords(FunctionOfTask):
             self.marks,
             self.form == "arrow",
             self.keep_dropped,
-            isolated=self._calls,
+            ahead=None if self._calls is None else self._calls.ahead,
         )
 
     def _mapping_again(self, ready: tuple[ReadyObject, ...], task: Task, collected: stats.Collected) -> TaskMapping:

@@ -38,18 +38,22 @@ from ledgerbeam.user_code.guards import (
     message_of,
     raised_at,
 )
-from ledgerbeam.user_code.isolation import OUT_OF_MEMORY, ChildFailedError, memory_text
 
 EXPECTED = "expected a record, None or a list of records"
 _OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")  # usually of objects; another result is probably a mistake
 MOST_RAW = 64 * 1024  # maximum number of bytes that are kept of a rejected record
 REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 NOT_DECODED = "not decoded"  # reject reason of a record whose bytes do not fit its format
+OUT_OF_MEMORY = "out of memory"  # reject reason of a record for which a function runs out of memory
 NO_FUNCTION = -1  # in the place of the number of a function, for a record that cannot be decoded
 
 
 class NotDecodedError(Exception):
     """A record could not be decoded, so it is not passed to the function."""
+
+
+class ChildFailedError(FunctionError):
+    """A process of functions cannot be started, or dies without a value in work. This fails the task."""
 
 
 class End(NamedTuple):
@@ -87,6 +91,11 @@ class End(NamedTuple):
             return cls(number, error_name(error), message, "", message, is_break(error))
         said = raised(error, function)
         return cls(number, error_name(error), message, raised_at(error), said, is_break(error))
+
+
+def memory_text(message: str) -> str:
+    """Return the text of a MemoryError that continues the name of the function."""
+    return f"ran out of memory{': ' if message else ''}{message}"
 
 
 def raised(error: BaseException, function: str) -> str:

@@ -15,10 +15,9 @@ from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.mapping.batches import BatchMapping, Window
-from ledgerbeam.transforms.mapping.outcomes import NO_FUNCTION, End, NotDecodedError, Outcome, Results
+from ledgerbeam.transforms.mapping.outcomes import NO_FUNCTION, ChildFailedError, End, NotDecodedError, Outcome, Results
 from ledgerbeam.transforms.mapping.stages import CallStage, copied
 from ledgerbeam.user_code.guards import children, end_child
-from ledgerbeam.user_code.isolation import ChildFailedError
 
 MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
 
@@ -52,7 +51,7 @@ class RecordMapping(BatchMapping):
     @property
     def _keeps(self) -> bool:
         """Whether a value may be mapped again, so that functions get copies, which they may change in place."""
-        return self._rules.rejects and self._rules.isolated is None
+        return self._rules.rejects and self._rules.ahead is None
 
     def _blocks(self) -> Iterator[Sequence[Any]]:
         blocks = super()._blocks()
@@ -191,7 +190,7 @@ class RecordMapping(BatchMapping):
 
     def _each(self, stage: CallStage, items: Iterable[Item]) -> Iterator[Item]:
         values = iter(items)
-        while window := list(islice(values, 1 if stage.isolated is None else ISOLATED_VALUES)):
+        while window := list(islice(values, 1 if stage.ahead is None else ISOLATED_VALUES)):
             call = stage.calls(item[2] for item in window)
             for item in window:
                 if children:

@@ -7,20 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
 from ledgerbeam.io import Sample
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.stats import Collected
-from ledgerbeam.transforms.mapping.outcomes import End, Results, read_result
+from ledgerbeam.transforms.mapping.outcomes import ChildFailedError, End, Results, read_result
+from ledgerbeam.user_code.functions_of_job import JobFunction
 from ledgerbeam.user_code.guards import ReportedError, is_interrupt
-from ledgerbeam.user_code.isolation import ChildFailedError, IsolatedCalls
+from ledgerbeam.user_code.objects import ReadyObject
 
 # Types of the results of a function that are the records of the next one without more checks.
 _RECORDS = frozenset({dict, Sample, str, bytes, int, float})
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes, datetime, date, Decimal})
+
+Ahead = Callable[..., Callable[[Any], Any]]  # `IsolatedCalls.ahead`, of functions in another process
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,7 @@ class CallStage:
     output: str
     size: int | None
     collected: Collected  # statistics of the functions
-    isolated: IsolatedCalls | None = None  # the functions in another process
-    number: int = 0  # of the stage in the job
+    ahead: Ahead | None = None  # of the stage, if its functions are in another process
     measured: Callable[[Any], Any] = lambda call: call  # wraps calls, to measure their time
     call: Callable[[Any], Any] = field(init=False)
     running: Callable[[], int] = field(init=False)  # returns the number of the running function in the job
@@ -62,7 +64,7 @@ class CallStage:
     def __post_init__(self) -> None:
         calls = [function.call for function in self.functions]
         self.running = self.first.__index__
-        if self.isolated is not None:
+        if self.ahead is not None:
             self.call = self._call_isolated
         elif self.collected.parts and self.size is None:
             self.call, self.running = _fused(len(calls))(calls, self.first, _RECORDS, self.read)
@@ -86,16 +88,16 @@ class CallStage:
 
     def measure(self, measured: Callable[[Any], Any]) -> None:
         """Wrap all calls."""
-        if self.isolated is None:
+        if self.ahead is None:
             self.call = measured(self.call)
         else:
             self.measured = measured
 
     def calls(self, values: Iterable[Any]) -> Callable[[Any], Any]:
         """Return a function to call with each of `values`, in order, like `call`. It may map some of them ahead."""
-        if self.isolated is None:
+        if self.ahead is None:
             return self.call
-        call = self.measured(self.isolated.ahead(values, self.number))
+        call = self.measured(self.ahead(values))
         if self.size is not None or not self.collected.parts:
             return call
 
@@ -179,7 +181,7 @@ def copied(value: Any) -> Any:
 
 
 def stages_of(
-    functions: Sequence[ReadyFunction], output: str, collected: Collected, isolated: IsolatedCalls | None = None
+    functions: Sequence[ReadyFunction], output: str, collected: Collected, ahead: Ahead | None = None
 ) -> list[CallStage]:
     """Divide the functions of a job into stages. `collected` has parts if there are several functions."""
     stages: list[CallStage] = []
@@ -187,8 +189,48 @@ def stages_of(
     for (size, _), group in numbered:
         numbers, members = zip(*group, strict=True)
         is_last = numbers[-1] == len(functions) - 1
-        stages.append(CallStage(numbers[0], members, output if is_last else "", size, collected, isolated, len(stages)))
+        ahead_of_stage = ahead and partial(ahead, stage=len(stages))
+        stages.append(CallStage(numbers[0], members, output if is_last else "", size, collected, ahead_of_stage))
     return stages
+
+
+@dataclass(frozen=True)
+class HostedFunctions:
+    """The functions of a job, in a form that can be sent to another process, also by cloudpickle."""
+
+    functions: Sequence[JobFunction]
+    output: str  # name of the format of the outputs
+    size: int | None = None  # maximum number of records of a call of a function without a size of its own
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the functions, for messages."""
+        return [str(one.object.reference) for one in self.functions]
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Labels of several functions; empty for one function."""
+        return [one.label for one in self.functions] if len(self.functions) > 1 else ()
+
+    def load(self) -> None:
+        """Import the modules of the functions."""
+        for one in self.functions:
+            one.object.check()
+
+    def build(self) -> tuple[ReadyObject, ...]:
+        """Return the objects of the functions, which each process builds once."""
+        return tuple(one.object.ready() for one in self.functions)
+
+    def mapped(self, ready: Sequence[ReadyObject]) -> list[ReadyFunction]:
+        """Return the functions with their objects."""
+        return [
+            ReadyFunction(name, loaded.call, one.label, one.batch or self.size, not loaded.depends_on_batches)
+            for name, one, loaded in zip(self.names, self.functions, ready, strict=True)
+        ]
+
+    def stages(self, ready: Sequence[ReadyObject], collected: Collected) -> list[CallStage]:
+        """Return the stages of the functions."""
+        return stages_of(self.mapped(ready), self.output, collected)
 
 
 @cache

@@ -28,6 +28,7 @@ from ledgerbeam.transforms.mapping.collectors import (
 from ledgerbeam.transforms.mapping.outcomes import (
     NO_FUNCTION,
     CategoryError,
+    ChildFailedError,
     End,
     Outcome,
     Recomputed,
@@ -40,9 +41,8 @@ from ledgerbeam.transforms.mapping.outcomes import (
     require_category,
     source_record,
 )
-from ledgerbeam.transforms.mapping.stages import ReadyFunction
+from ledgerbeam.transforms.mapping.stages import Ahead, ReadyFunction
 from ledgerbeam.user_code.guards import failed_by, is_interrupt, message_of
-from ledgerbeam.user_code.isolation import ChildFailedError, IsolatedCalls
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MappingRules:
     keeps_dropped: bool = False  # whether dropped records are stored
     # Whether each result is checked at once, even if the format encodes all results of a task together
     placed: bool = False
-    isolated: IsolatedCalls | None = None  # the functions in another process
+    ahead: Ahead | None = None  # if the functions are in another process
 
     @cached_property
     def labels(self) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """The fork server of `isolation`, and the child that calls the user's object.
 
-Command: ``python -m ledgerbeam.user_code.isolation_server SOCKET LOADS``, with the descriptor of the socket for
-requests. If LOADS is 1, the server imports the user's modules, so that a new child has them at once. A module may have
-started threads or opened a GPU at its import, which a forked process cannot use. Then the server exits with the status
-`NOT_FORKABLE`, and the next server leaves the import to the child.
+Command: ``python -m ledgerbeam.transforms.mapping.isolation_server SOCKET LOADS``, with the descriptor of the socket
+for requests. If LOADS is 1, the server imports the user's modules, so that a new child has them at once. A module may
+have started threads or opened a GPU at its import, which a forked process cannot use. Then the server exits with the
+status `NOT_FORKABLE`, and the next server leaves the import to the child.
 
 The server runs in a session of its own. It dies with the worker, and kills the process groups of its children then.
 """
@@ -31,6 +31,15 @@ from ledgerbeam._base.forking import ForkServer
 from ledgerbeam._base.process import hold_standard_descriptors, show_log
 from ledgerbeam._base.redaction import redact_streams, register_texts
 from ledgerbeam.errors import FunctionError, LedgerbeamError
+from ledgerbeam.transforms.mapping.isolation import (
+    HEAD,
+    IDLE,
+    NOT_FORKABLE,
+    PLAIN_ERRORS,
+    WINDOW_BYTES,
+    UnsentError,
+)
+from ledgerbeam.transforms.mapping.stages import CallStage, HostedFunctions
 from ledgerbeam.user_code.guards import (
     children,
     describe_error,
@@ -41,16 +50,6 @@ from ledgerbeam.user_code.guards import (
     message_of,
     raised_at,
     running_user_code,
-)
-from ledgerbeam.user_code.isolation import (
-    HEAD,
-    IDLE,
-    NOT_FORKABLE,
-    PLAIN_ERRORS,
-    WINDOW_BYTES,
-    Hosted,
-    HostedStage,
-    UnsentError,
 )
 from ledgerbeam.user_code.objects import ReadyObject, close_objects
 
@@ -108,12 +107,12 @@ class _Children(ForkServer):
         close_objects()
         return 0
 
-    def _hosted(self) -> Hosted:
-        hosted: Hosted = pickle.loads(self._code or b"")  # noqa: S301 - see `accepted`
+    def _hosted(self) -> HostedFunctions:
+        hosted: HostedFunctions = pickle.loads(self._code or b"")  # noqa: S301 - see `accepted`
         return hosted
 
 
-def _built(hosted: Hosted, worker: socket.socket) -> Sequence[ReadyObject] | None:
+def _built(hosted: HostedFunctions, worker: socket.socket) -> Sequence[ReadyObject] | None:
     """Build the objects and report that to the worker; None if one raised."""
     try:
         with running_user_code():
@@ -171,7 +170,9 @@ class _Observations:
 class _HostedCalls:
     """The calls of the functions with the values that the worker sends."""
 
-    def __init__(self, worker: socket.socket, slots: Any, hosted: Hosted, ready: Sequence[ReadyObject]) -> None:
+    def __init__(
+        self, worker: socket.socket, slots: Any, hosted: HostedFunctions, ready: Sequence[ReadyObject]
+    ) -> None:
         self._worker = worker
         self._slots = slots
         self._hosted = hosted
@@ -212,7 +213,7 @@ class _HostedCalls:
 
         return replace(ready, call=called)
 
-    def _map(self, collected: Any, stage: HostedStage, lengths: Sequence[int], values: memoryview) -> None:
+    def _map(self, collected: Any, stage: CallStage, lengths: Sequence[int], values: memoryview) -> None:
         slots, now, results, start = self._slots, time.monotonic, self._results, 0
         call, running = stage.call, stage.running
         self._sent = now()

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
-from typing import Any, NamedTuple, Never, Protocol
+from typing import Any, NamedTuple, Never
 
 import orjson
 
@@ -39,6 +39,8 @@ from ledgerbeam._base.forking import ServerProcess
 from ledgerbeam._base.redaction import registered_texts
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.ledger.worker.reports import add_cpu_time
+from ledgerbeam.transforms.mapping.outcomes import OUT_OF_MEMORY, ChildFailedError, memory_text
+from ledgerbeam.transforms.mapping.stages import HostedFunctions
 from ledgerbeam.user_code.guards import ReportedError, error_name, message_of
 from ledgerbeam.user_code.objects import CLOSE_SECONDS, ReadyObject, note_set_up, open_object
 
@@ -54,7 +56,7 @@ _SERVER_SECONDS = 1.0  # longest wait for the end of a server that has closed it
 _AT_ONCE = 0.001
 _MOST_IDLE_DEATHS = 5  # consecutive deaths of children that were not working on a value, after which the job ends
 
-TIMEOUT, OUT_OF_MEMORY = "timeout", "out of memory"  # reject reasons; others are `signal 11` and `exit status 3`
+TIMEOUT = "timeout"  # reject reason; others are `OUT_OF_MEMORY`, `signal 11` and `exit status 3`
 
 NOT_FORKABLE = 77  # exit status of a server that must not import the user's modules, see `isolation_server`
 
@@ -64,44 +66,7 @@ HEAD = struct.Struct("<QQ")  # lengths of the two parts of a message: a pickled 
 IDLE = -1.0
 
 
-class HostedStage(Protocol):
-    """One or several functions that are called together."""
-
-    @property
-    def call(self) -> Callable[[Any], Any]:
-        """The call of the functions."""
-
-    @property
-    def running(self) -> Callable[[], int]:
-        """Returns the number of the running function."""
-
-
-class Hosted(Protocol):
-    """The functions of a job that a child hosts. Picklable, also by cloudpickle."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the functions, in order, for messages."""
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """Labels of several functions, whose statistics are collected separately; empty for one function."""
-
-    def load(self) -> object:
-        """Import the modules of the functions."""
-
-    def build(self) -> Sequence[ReadyObject]:
-        """Return the objects of the functions."""
-
-    def stages(self, ready: Sequence[ReadyObject], collected: stats.Collected) -> Sequence[HostedStage]:
-        """Return the stages, whose functions observe statistics in `collected`."""
-
-
 copyreg.pickle(orjson.Fragment, lambda fragment: (orjson.Fragment, (orjson.dumps(fragment),)))
-
-
-class ChildFailedError(FunctionError):
-    """A child cannot be started, or dies without a value in work. This fails the task, not one record."""
 
 
 class UnsentError(FunctionError):
@@ -141,7 +106,7 @@ class IsolatedCalls:
         seconds: Longest time of a call; None for no limit. The set-up has no limit.
     """
 
-    def __init__(self, hosted: Hosted, seconds: float | None = None) -> None:
+    def __init__(self, hosted: HostedFunctions, seconds: float | None = None) -> None:
         self._hosted = hosted
         self._seconds = seconds
         self._server: ServerProcess | None = None
@@ -325,14 +290,14 @@ class IsolatedCalls:
         elif self._server is None:
             open_object(self._name, self)
         if self._server is None:
-            self._server = ServerProcess("ledgerbeam.user_code.isolation_server", [str(int(self._loads))])
+            self._server = ServerProcess("ledgerbeam.transforms.mapping.isolation_server", [str(int(self._loads))])
         return self._server
 
 
 class _Child:
     """One child process, and the connection to it."""
 
-    def __init__(self, server: ServerProcess, hosted: Hosted, seconds: float | None) -> None:
+    def __init__(self, server: ServerProcess, hosted: HostedFunctions, seconds: float | None) -> None:
         self._name = ", ".join(hosted.names)
         self._seconds = seconds
         self._server = server
@@ -516,16 +481,11 @@ class _Child:
         raise _ChildEndedError(f"signal {found}", text, number, function, is_outside=found in _OUTSIDE)
 
 
-def memory_text(message: str) -> str:
-    """Return the text of a MemoryError that continues the name of the function."""
-    return f"ran out of memory{': ' if message else ''}{message}"
-
-
 def _only_ahead(_: Any) -> Any:
     raise AssertionError("the object is in another process")
 
 
-def _request(hosted: Hosted) -> bytes:
+def _request(hosted: HostedFunctions) -> bytes:
     """Return the request for a child: the user code, and the state of this process on which the code depends."""
     try:
         code = pickle.dumps(hosted, pickle.HIGHEST_PROTOCOL)
