@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Never, NoReturn
 
 from ledgerbeam.errors import FunctionError
@@ -109,38 +110,20 @@ _NAME_CHARACTERS = 100
 _IMPORT = "<frozen importlib."  # prefix of the file names of Python's import system
 
 
+@dataclass(eq=False)
 class ReportedError(Exception):
-    """An error of a call in another process, described there.
+    """An error of a call in another process, described there."""
 
-    Attributes:
-        name: Name of the exception's class; if the call ended the process, the reject reason.
-        message: Text of the exception.
-        described: Result of `describe_error`.
-        at: Result of `raised_at`.
-        broke: Result of `is_break`.
-        has_ended: Whether the call ended the process.
-        function: If so, the number of the function in the job.
-    """
+    name: str  # name of the exception's class; if the call ended the process, the reject reason
+    message: str  # text of the exception
+    described: str = ""  # result of `describe_error`
+    at: str = ""  # result of `raised_at`
+    broke: bool = False  # result of `is_break`
+    has_ended: bool = False  # whether the call ended the process
+    function: int = 0  # if so, the number of the function in the job
 
-    def __init__(
-        self,
-        name: str,
-        message: str,
-        described: str = "",
-        at: str = "",
-        broke: bool = False,
-        *,
-        has_ended: bool = False,
-        function: int = 0,
-    ) -> None:
-        super().__init__(message)
-        self.name = name
-        self.message = message
-        self.described = described
-        self.at = at
-        self.broke = broke
-        self.has_ended = has_ended
-        self.function = function
+    def __str__(self) -> str:
+        return self.message
 
 
 def ignore_interrupt(*_: Any) -> None:

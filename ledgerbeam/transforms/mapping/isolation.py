@@ -25,19 +25,19 @@ import struct
 import sys
 import threading
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, islice
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, Never
 
 import orjson
 
-from ledgerbeam import errors, stats
+from ledgerbeam import stats
 from ledgerbeam._base.forking import ServerProcess
 from ledgerbeam._base.redaction import registered_texts
-from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
+from ledgerbeam.errors import FunctionError, LedgerbeamError
 from ledgerbeam.ledger.worker.reports import add_cpu_time
 from ledgerbeam.transforms.mapping.outcomes import OUT_OF_MEMORY, ChildFailedError, memory_text
 from ledgerbeam.transforms.mapping.stages import HostedFunctions
@@ -60,7 +60,7 @@ TIMEOUT = "timeout"  # reject reason; others are `OUT_OF_MEMORY`, `signal 11` an
 
 NOT_FORKABLE = 77  # exit status of a server that must not import the user's modules, see `isolation_server`
 
-HEAD = struct.Struct("<QQ")  # lengths of the two parts of a message: a pickled description, and pickled values
+_HEAD = struct.Struct("<Q")  # length of a message, which is pickled. Values in it are pickled each by itself
 # The shared memory has three numbers of 8 bytes: the value in work, or `IDLE`; the time at which its call was started;
 # and the number of the function.
 IDLE = -1.0
@@ -73,7 +73,35 @@ class UnsentError(FunctionError):
     """A value or a result that cannot be sent to another process."""
 
 
-PLAIN_ERRORS = {kind.__name__: kind for kind in (FunctionError, RecordError, UnsentError)}  # have only a message
+def unsent(what: str, error: BaseException, remedy: str = "return plain values, or leave") -> UnsentError:
+    """Return the error for a value or a result that cannot be sent."""
+    return UnsentError(f"{what} ({error_name(error)}: {message_of(error)}); {remedy} --record-timeout out")
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Send a message to another process."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    connection.sendall(_HEAD.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket, wait: Callable[[], None] = lambda: None) -> Any:
+    """Return the next message. `wait` is called before each read. EOFError: the other process closed the connection."""
+    (length,) = _HEAD.unpack(_exactly(connection, _HEAD.size, wait))
+    return pickle.loads(_exactly(connection, length, wait))  # noqa: S301 - of the worker, or its child
+
+
+def _exactly(connection: socket.socket, length: int, wait: Callable[[], None]) -> memoryview:
+    view, got = memoryview(bytearray(length)), 0
+    while got < length:
+        wait()
+        try:
+            count = connection.recv_into(view[got:])
+        except OSError:  # the other process has ended without reading all data
+            count = 0
+        if not count:
+            raise EOFError
+        got += count
+    return view
 
 
 class _Other(NamedTuple):
@@ -84,18 +112,15 @@ class _Other(NamedTuple):
     observed: Sequence[stats.Observation] = ()
 
 
+@dataclass(eq=False)
 class _ChildEndedError(Exception):
     """The child has ended, or was killed because a value took too long."""
 
-    def __init__(
-        self, reason: str, text: str, number: int | None, function: int = 0, *, is_outside: bool = False
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.text = text  # continues the name of the function in a message
-        self.number = number  # position in the window of the value in work; None if there was none
-        self.function = function  # number of the function that was called with it
-        self.is_outside = is_outside  # whether the child probably died by a signal from outside
+    reason: str
+    text: str  # continues the name of the function in a message
+    number: int | None  # position in the window of the value in work; None if there was none
+    function: int  # number of the function that was called with it
+    is_outside: bool = False  # whether the child probably died by a signal from outside
 
 
 class IsolatedCalls:
@@ -185,44 +210,35 @@ class IsolatedCalls:
         try:
             return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # noqa: BLE001 - a type of another package may raise anything
-            text = (
-                f"{self._name}: a {type(value).__name__} cannot be sent to the process of the function "
-                f"({error_name(error)}: {message_of(error)}); leave --record-timeout out"
-            )
-            return _Other(None, UnsentError(text))
+            what = f"{self._name}: a {type(value).__name__} cannot be sent to the process of the function"
+            return _Other(None, unsent(what, error, "leave"))
 
     def _map(self, window: Sequence[bytes | _Other], stage: int) -> list[Any]:
         """Return the outcomes for the values of a window, which are computed in as many children as it takes."""
-        outcomes: list[Any] = [*window]
-        left: Sequence[int] = [number for number, packed in enumerate(window) if type(packed) is bytes]
+        outcomes: dict[int, Any] = {number: one for number, one in enumerate(window) if type(one) is _Other}
         deaths = Counter[int | None]()
         suspect: int | None = None  # a value that has ended a child, and is to be the first one of the next
         try:
-            while left:
+            while left := [number for number in range(len(window)) if number not in outcomes]:
                 child, part = self._restarted(), left if suspect is None else [suspect]
                 suspect, is_first, got = None, child.is_fresh, 0
                 try:
                     for found in child.map([window[number] for number in part], stage):
-                        for number, outcome in zip(part[got : got + len(found)], found, strict=True):
-                            outcomes[number] = outcome
+                        outcomes.update(zip(part[got : got + len(found)], found, strict=True))
                         got += len(found)
-                    done = {*part}
                 except _ChildEndedError as ended:
                     self._drop()
-                    done = {*part[:got]}
                     suspect = None if ended.number is None else part[ended.number]
                     deaths[suspect] += 1
                     if self._is_cause(ended, deaths[suspect], is_first=is_first):
                         if suspect is None:
                             raise ChildFailedError(f"{self._name} {ended.text}") from None
                         outcomes[suspect] = _Other(None, self._error(ended))
-                        done.add(suspect)
                         suspect = None
-                left = [number for number in left if number not in done] if len(done) < len(left) else []
         except BaseException:  # such as an interrupt
             self._drop()
             raise
-        return outcomes
+        return [outcomes[number] for number in range(len(window))]
 
     def _restarted(self) -> _Child:
         try:
@@ -323,13 +339,11 @@ class _Child:
 
     def set_up(self) -> Sequence[bool]:
         """Wait until the objects are built. Return for each whether it depends on batches, or raise an error."""
-        described, _ = self._receive()
-        match pickle.loads(described):  # noqa: S301 - from the process that this one has started
-            case "ready", tuple(depend_on_batches):
-                return depend_on_batches
-            case "failed", str(name), str(message):
-                raise _raised(name, message)
-        raise AssertionError("a child is ready, or has failed")
+        found = self._receive()
+        if isinstance(found, LedgerbeamError):
+            raise found
+        depend_on_batches: Sequence[bool] = found
+        return depend_on_batches
 
     def map(self, values: Sequence[Any], stage: int) -> Iterator[list[Any]]:
         """Yield the outcomes for pickled values, in order, some at a time. Raises _ChildEndedError."""
@@ -342,44 +356,30 @@ class _Child:
             self._told = collected
             parts = [] if collected is None else collected.parts or [collected.sketches]
             names = [{name: found.kind for name, found in part.items()} for part in parts]
-        self._send(pickle.dumps((names, stage, array("Q", map(len, values)))), values)
+        self._send((names, stage, values))
         got = 0
         while got < len(values):
-            described, items = self._receive()
-            lengths, others, memory, seconds = pickle.loads(described)  # noqa: S301 - see above
+            results, others, memory, seconds = self._receive()
             add_cpu_time("function", seconds)
-            stops = accumulate(lengths)
-            packed = [items[stop - length : stop] for length, stop in zip(lengths, stops, strict=True)]
             try:
-                found: list[Any] = [*map(pickle.loads, packed)]  # noqa: S301 - see above
+                found: list[Any] = [*map(pickle.loads, results)]  # noqa: S301 - of the child
             except Exception:  # noqa: BLE001 - code of the user's classes, which may raise anything
-                found = [*map(self._read, packed)]
+                found = [*map(self._read, results)]
             for number, (error, observed) in others.items():
-                found[number] = self._other(found[number], error, observed)
+                result = found[number]
+                is_unread = type(result) is _Other
+                found[number] = result._replace(observed=observed) if is_unread else _Other(result, error, observed)
             yield found
             got += len(found)
             self._since = time.monotonic()
             if memory is not None:
                 raise _ChildEndedError(OUT_OF_MEMORY, memory_text(memory), got, self._function())
 
-    def _read(self, part: memoryview) -> Any:
+    def _read(self, result: bytes) -> Any:
         try:
-            return pickle.loads(part)  # noqa: S301 - see above
+            return pickle.loads(result)  # noqa: S301 - of the child
         except Exception as error:  # noqa: BLE001 - see above
-            text = (
-                f"{self._name} returned a result that cannot be loaded ({error_name(error)}: {message_of(error)}); "
-                "return plain values, or leave --record-timeout out"
-            )
-            return _Other(None, UnsentError(text))
-
-    def _other(self, value: Any, error: Any, observed: Sequence[stats.Observation]) -> _Other:
-        if error is None:
-            return value._replace(observed=observed) if type(value) is _Other else _Other(value, None, observed)
-        kind, *texts = error
-        if kind is None:
-            name, message, described, at, broke = texts
-            return _Other(None, ReportedError(name, message, described, at, broke=broke), observed)
-        return _Other(None, PLAIN_ERRORS[kind](*texts), observed)
+            return _Other(None, unsent(f"{self._name} returned a result that cannot be loaded", error))
 
     def close(self) -> None:
         """Let the child close its object and end; kill it after `CLOSE_SECONDS`."""
@@ -393,31 +393,20 @@ class _Child:
         self._group.kill()
         self._connection.close()
 
-    def _send(self, described: bytes, values: Sequence[bytes]) -> None:
+    def _send(self, message: Any) -> None:
         self._connection.settimeout(self._seconds)
         try:
-            self._connection.sendall(HEAD.pack(len(described), sum(map(len, values))) + described + b"".join(values))
+            send(self._connection, message)
         except TimeoutError:
             self._kill_late()
         except OSError:
             self._raise_ended()
 
-    def _receive(self) -> tuple[memoryview, memoryview]:
-        described, items = HEAD.unpack(self._exactly(HEAD.size))
-        return self._exactly(described), self._exactly(items)
-
-    def _exactly(self, length: int) -> memoryview:
-        view, got = memoryview(bytearray(length)), 0
-        while got < length:
-            self._wait()
-            try:
-                count = self._connection.recv_into(view[got:])
-            except OSError:  # the child has died with data that it had not read
-                count = 0
-            if not count:
-                self._raise_ended()
-            got += count
-        return view
+    def _receive(self) -> Any:
+        try:
+            return receive(self._connection, self._wait)
+        except EOFError:
+            self._raise_ended()
 
     def _wait(self) -> None:
         """Wait for data. Raises _ChildEndedError if there are none and the child has ended, or if a call is late."""
@@ -497,12 +486,6 @@ def _request(hosted: HostedFunctions) -> bytes:
         code = cloudpickle.dumps(hosted)
     level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
     return pickle.dumps((sys.path, level, registered_texts(), code))
-
-
-def _raised(name: str, message: str) -> LedgerbeamError:
-    kind = getattr(errors, name, None)
-    is_ours = isinstance(kind, type) and issubclass(kind, LedgerbeamError)
-    return kind(message) if is_ours else FunctionError(message)  # type: ignore[misc]
 
 
 def _named(number: int) -> str:

@@ -20,27 +20,28 @@ import sys
 import threading
 import time
 import traceback
-from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Never
 
-from ledgerbeam import stats
+from ledgerbeam import errors, stats
 from ledgerbeam._base.forking import ForkServer
 from ledgerbeam._base.process import hold_standard_descriptors, show_log
 from ledgerbeam._base.redaction import redact_streams, register_texts
-from ledgerbeam.errors import FunctionError, LedgerbeamError
+from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.transforms.mapping.isolation import (
-    HEAD,
     IDLE,
     NOT_FORKABLE,
-    PLAIN_ERRORS,
     WINDOW_BYTES,
     UnsentError,
+    receive,
+    send,
+    unsent,
 )
 from ledgerbeam.transforms.mapping.stages import CallStage, HostedFunctions
 from ledgerbeam.user_code.guards import (
+    ReportedError,
     children,
     describe_error,
     end_child,
@@ -102,7 +103,7 @@ class _Children(ForkServer):
             hosted = self._hosted()
             ready = _built(hosted, worker)
             if ready is not None:
-                with running_user_code():
+                with running_user_code(), suppress(EOFError):  # the worker has closed the connection
                     _HostedCalls(worker, slots, hosted, ready).run()
         close_objects()
         return 0
@@ -120,12 +121,10 @@ def _built(hosted: HostedFunctions, worker: socket.socket) -> Sequence[ReadyObje
                 numpy.random.seed(None)  # otherwise all children would draw the same numbers
             ready = hosted.build()
     except BaseException as error:  # noqa: BLE001 - reported
-        name, message = error_name(error), message_of(error)
-        if not isinstance(error, LedgerbeamError):
-            name, message = FunctionError.__name__, describe_error(error)
-        _send(worker, pickle.dumps(("failed", name, message)), [])
+        kind: Any = type(error) if type(error).__module__ == errors.__name__ else FunctionError
+        _send(worker, kind(message_of(error) if isinstance(error, LedgerbeamError) else describe_error(error)))
         return None
-    _send(worker, pickle.dumps(("ready", tuple(one.depends_on_batches for one in ready))), [])
+    _send(worker, tuple(one.depends_on_batches for one in ready))
     return ready
 
 
@@ -186,19 +185,15 @@ class _HostedCalls:
         self._size = 0
         self._sent = now
 
-    def run(self) -> None:
-        """Map windows of values until the worker closes the connection."""
-        window = _receive(self._worker)
-        while window is not None:
-            (names, stage, lengths), values = window
+    def run(self) -> Never:
+        """Map windows of values. EOFError: the worker has closed the connection."""
+        names, stage, values = receive(self._worker)
+        while True:
             with stats.collecting(into=_Observed(self._hosted.labels, names or ())) as collected:
-                stages = self._hosted.stages(self._ready, collected)
-                self._map(collected, stages[stage], lengths, values)
-                while (window := _receive(self._worker)) is not None:
-                    (names, stage, lengths), values = window
-                    if names is not None:  # of the next task
-                        break
-                    self._map(collected, stages[stage], lengths, values)
+                stages, names = self._hosted.stages(self._ready, collected), None
+                while names is None:  # of the same task
+                    self._map(collected, stages[stage], values)
+                    names, stage, values = receive(self._worker)
 
     def _noted(self, number: int, ready: ReadyObject) -> ReadyObject:
         """Return an object of several ones that notes its number in the shared memory before a call."""
@@ -213,11 +208,11 @@ class _HostedCalls:
 
         return replace(ready, call=called)
 
-    def _map(self, collected: Any, stage: CallStage, lengths: Sequence[int], values: memoryview) -> None:
-        slots, now, results, start = self._slots, time.monotonic, self._results, 0
+    def _map(self, collected: Any, stage: CallStage, values: Sequence[bytes]) -> None:
+        slots, now, results = self._slots, time.monotonic, self._results
         call, running = stage.call, stage.running
         self._sent = now()
-        for number, length in enumerate(lengths):
+        for number, value in enumerate(values):
             slots[1] = began = now()
             slots[0] = number
             if began - self._sent > SEND_SECONDS or self._size > WINDOW_BYTES:
@@ -225,7 +220,7 @@ class _HostedCalls:
                 results = self._results
             collected.running = running
             try:
-                result = call(pickle.loads(values[start : start + length]))  # noqa: S301 - of the worker
+                result = call(pickle.loads(value))  # noqa: S301 - of the worker
                 if children:
                     end_child()
                 results.append(self._pickled(result))
@@ -238,7 +233,6 @@ class _HostedCalls:
                 self._others[place] = self._others.get(place, (None,))[0], collected.observations
                 collected.observations = []
             self._size += len(results[-1])
-            start += length
         slots[1] = ended = now()
         slots[0] = IDLE
         self._flush(ended)
@@ -250,22 +244,21 @@ class _HostedCalls:
         except MemoryError:
             raise
         except BaseException as error:
-            name = self._hosted.names[int(self._slots[2])]
-            raise UnsentError(
-                f"{name} returned a {type(result).__name__} that cannot be sent to the worker "
-                f"({error_name(error)}: {message_of(error)}); return plain values, or leave --record-timeout out"
-            ) from error
+            what = f"{self._hosted.names[int(self._slots[2])]} returned a {type(result).__name__}"
+            raise unsent(f"{what} that cannot be sent to the worker", error) from error
 
     def _note(self, error: BaseException) -> None:
         """Note the error of a call in the place of its result."""
-        if issubclass(type(error), MemoryError):
+        kind: Any = type(error)
+        if issubclass(kind, MemoryError):
             self._end_short(error)
-        kind = type(error)
-        told: tuple[Any, ...] = kind.__name__, message_of(error)
-        if kind not in PLAIN_ERRORS.values():
+        message = message_of(error)
+        if kind in (FunctionError, RecordError, UnsentError):
+            sent: Exception = kind(message)
+        else:
             described = describe_error(error), raised_at(error), is_break(error)
-            told = None, error_name(error), message_of(error), *described
-        self._others[len(self._results)] = told, ()
+            sent = ReportedError(error_name(error), message, *described)
+        self._others[len(self._results)] = sent, ()
         self._results.append(_NOTHING)
 
     def _end_short(self, error: BaseException) -> Never:
@@ -277,40 +270,14 @@ class _HostedCalls:
     def _flush(self, now: float, memory: str | None = None) -> None:
         """Send the finished results. `memory` is the text of a MemoryError in the next call."""
         cpu = time.process_time()
-        described = pickle.dumps((array("Q", map(len, self._results)), self._others, memory, cpu - self._cpu))
-        _send(self._worker, described, self._results)
+        _send(self._worker, (self._results, self._others, memory, cpu - self._cpu))
         self._cpu = cpu
         self._clear(now)
 
 
-def _receive(worker: socket.socket) -> tuple[Any, memoryview] | None:
-    """Return the next message; None at the end of the connection."""
-    head = _exactly(worker, HEAD.size)
-    if head is None:
-        return None
-    described, values = HEAD.unpack(head)
-    data = _exactly(worker, described + values)
-    if data is None:
-        return None
-    return pickle.loads(data[:described]), data[described:]  # noqa: S301 - of the worker
-
-
-def _exactly(worker: socket.socket, length: int) -> memoryview | None:
-    view, got = memoryview(bytearray(length)), 0
-    while got < length:
-        try:
-            count = worker.recv_into(view[got:])
-        except OSError:  # the worker has closed the connection without reading all results
-            count = 0
-        if not count:
-            return None
-        got += count
-    return view
-
-
-def _send(worker: socket.socket, described: bytes, items: Sequence[bytes]) -> None:
+def _send(worker: socket.socket, message: Any) -> None:
     with suppress(OSError):  # the worker has died, or has closed the connection
-        worker.sendall(HEAD.pack(len(described), sum(map(len, items))) + described + b"".join(items))
+        send(worker, message)
 
 
 if __name__ == "__main__":
