@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam._base.names import as_unicode
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, Pieces, encode_hashes
@@ -50,25 +50,37 @@ _LOWER = np.uint64((1 << FILE_SHIFT) - 1)
 DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record has
 
 
-@dataclass(frozen=True)
-class FindDuplicates:
-    """A function of one task, for `ProcessTask`, that finds duplicates: per key, all but the best or first record."""
-
-    as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
+class OfBucket(ABC):
+    """Base of functions of one task, for `ProcessTask`, over the records of a part of a bucket."""
 
     takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the duplicates."""
-        gathered: GatheredRecords = task.records
+        """Return the task with the result of `found`. An error of the library fails the task."""
         try:
-            found = list(_duplicates(gathered))
-            if not found:
-                return NoneTask(task)
-            runs, numbers = (np.concatenate([getattr(rows, name) for rows in found]) for name in ("runs", "numbers"))
-            urls, files = _files_of(gathered, runs, numbers)
-        except (SourceError, StorageError) as error:
+            found = self.found(task.records)
+        except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
+        return NoneTask(task) if found is None else task.replace(records=found)
+
+    @abstractmethod
+    def found(self, gathered: GatheredRecords) -> Any:
+        """Return the records to write, in the form that the encoder takes; None if there are none."""
+
+
+@dataclass(frozen=True)
+class FindDuplicates(OfBucket):
+    """Find duplicates: per key, all but the best or first record."""
+
+    as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
+
+    def found(self, gathered: GatheredRecords) -> Any:
+        """Return the duplicates."""
+        found = list(_duplicates(gathered))
+        if not found:
+            return None
+        runs, numbers = (np.concatenate([getattr(rows, name) for rows in found]) for name in ("runs", "numbers"))
+        urls, files = _files_of(gathered, runs, numbers)
         numbers &= _LOWER
         for url, number in zip(urls, np.bincount(files).tolist(), strict=True):
             stats.top(BY_SOURCE, without_secrets(url), number)
@@ -78,10 +90,8 @@ class FindDuplicates:
         files, numbers = files[order], numbers[order]
         if self.as_rows:
             each = zip(files.tolist(), numbers.tolist(), strict=True)
-            return task.replace(records=[{"source": as_unicode(urls[file]), "record": number} for file, number in each])
-        return task.replace(
-            records=ScatteredRecords(ByteRows.of(names).at(files), numbers, ByteRows.of([b""] * len(numbers)))
-        )
+            return [{"source": as_unicode(urls[file]), "record": number} for file, number in each]
+        return ScatteredRecords(ByteRows.of(names).at(files), numbers, ByteRows.of([b""] * len(numbers)))
 
 
 def _duplicates(gathered: GatheredRecords) -> Iterator[HashRows]:
@@ -270,26 +280,20 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True)
-class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects records with an equal hash, as trees of a forest."""
+class PairRecords(OfBucket):
+    """Connect records with an equal hash, as trees of a forest."""
 
     # Whether to connect records of earlier jobs with each other. Those jobs have compared them.
     among_earlier: bool = False
 
-    takes_blocks: ClassVar[bool] = True
-
-    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the forest as the one record of a run file."""
-        gathered: GatheredRecords = task.records
-        try:
-            forest = join_forests(_forests(gathered, 0 if self.among_earlier else gathered.earlier))
-        except LedgerbeamError as error:
-            return failed_by(error, task, message_of(error))
+    def found(self, gathered: GatheredRecords) -> ScatteredRecords | None:
+        """Return the forest as the one record of a run file."""
+        forest = join_forests(_forests(gathered, 0 if self.among_earlier else gathered.earlier))
         if forest is None:
-            return NoneTask(task)
+            return None
         pairs = forest.encode()
         stats.count(PAIRS_BYTES, len(pairs))
-        return task.replace(records=ScatteredRecords(ByteRows.of([b""]), np.zeros(1, np.uint64), ByteRows.of([pairs])))
+        return ScatteredRecords(ByteRows.of([b""]), np.zeros(1, np.uint64), ByteRows.of([pairs]))
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
@@ -306,6 +310,13 @@ def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
         later = np.flatnonzero(~begins & (rows.runs >= earlier))
         if len(later):
             yield forest_of(gathered, rows, later, firsts[later])
+
+
+def first_of_groups(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all positions in the order of their labels, and for each of them the first position with its label."""
+    order = np.argsort(labels, kind="stable")
+    begins = np.diff(labels[order], prepend=-1) != 0
+    return order, order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
 
 
 def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
@@ -359,35 +370,18 @@ def joined_trees(gathered: GatheredRecords) -> Trees | None:
     return None if forest is None else Trees.whole(forest)
 
 
-class DecideTrees(ABC):
-    """Base of functions of one task, for `ProcessTask`, that select some of the connected records."""
-
-    takes_blocks: ClassVar[bool] = True
-
-    trees: TreeReader
-
-    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the selected records."""
-        try:
-            trees = self.trees(task.records)
-            return NoneTask(task) if trees is None else task.replace(records=self.found(trees))
-        except LedgerbeamError as error:
-            return failed_by(error, task, message_of(error))
-
-    @abstractmethod
-    def found(self, trees: Trees) -> Any:
-        """Return the selected records, in the form that the encoder takes."""
-
-
 @dataclass(frozen=True)
-class FindClusters(DecideTrees):
+class FindClusters(OfBucket):
     """Find the records to remove: of each tree all records but one."""
 
     as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
     trees: TreeReader = joined_trees
 
-    def found(self, trees: Trees) -> Any:
+    def found(self, gathered: GatheredRecords) -> Any:
         """Return the records to remove."""
+        trees = self.trees(gathered)
+        if trees is None:
+            return None
         forest = trees.forest
         best = forest.best()
         gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)
@@ -396,7 +390,7 @@ class FindClusters(DecideTrees):
 
 
 @dataclass(frozen=True)
-class FindCandidates(DecideTrees):
+class FindCandidates(OfBucket):
     """Find candidates: the records of each tree. A later stage compares them with each other.
 
     Trees with records of earlier jobs only are skipped, because they cannot change the result.
@@ -404,11 +398,14 @@ class FindCandidates(DecideTrees):
 
     trees: TreeReader = joined_trees
 
-    def found(self, trees: Trees) -> HashedRecords:
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
         """Return the records, each with two hashes: the key of its source file, and as payload the hash of its tree.
 
         The hash of a tree is the hash of its first record, so it stays the same when other records change.
         """
+        trees = self.trees(gathered)
+        if trees is None:
+            return None
         compared = trees.may_have_later()
         for size in trees.sizes[(trees.sizes > 0) & compared].tolist():
             stats.observe(CANDIDATES, size)

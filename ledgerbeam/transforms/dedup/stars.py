@@ -14,17 +14,14 @@ if the rows of a key are divided among parts of a bucket, each part can read all
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam import stats
-from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.exchange.forest import Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import (
     CHANGES,
@@ -38,10 +35,8 @@ from ledgerbeam.io.exchange.hash_run import (
     ranked,
     small_star,
 )
-from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms.dedup.duplicates import HashedRecords, Trees, node_hashes
-from ledgerbeam.user_code.guards import failed_by, message_of
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords, OfBucket, Trees, first_of_groups, node_hashes
 
 # Header of a member: number of the record in its file, number of records of the tree that it represents, and size of
 # its score in bytes. The score and the name of the file follow.
@@ -49,32 +44,14 @@ _MEMBER = Struct("<QII")
 _ROWS = 1 << 18  # number of rows that are read together
 
 
-class StarTask(ABC):
-    """Base of functions of one task, for `ProcessTask`, that write a run file of hashes."""
-
-    takes_blocks: ClassVar[bool] = True
-
-    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `HashedRecords`."""
-        try:
-            found = self.found(task.records)
-        except LedgerbeamError as error:
-            return failed_by(error, task, message_of(error))
-        return task.replace(records=found) if len(found) else NoneTask(task)
-
-    @abstractmethod
-    def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return the rows to write for a part of a bucket."""
-
-
-class MakeStars(StarTask):
+class MakeStars(OfBucket):
     """Turn each tree of pairs into a star around its least record."""
 
-    def found(self, gathered: GatheredRecords) -> HashedRecords:
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
         """Return a row with details for each record, keyed by it, and for each edge a row keyed by its least record."""
         forest = join_forests(map(Forest.decode, (data for part in gathered.merged() for data in part.payloads)))
         if forest is None:
-            return _numbered([], [], [])
+            return None
         hashes = node_hashes(forest, forest.nodes)
         nodes, (places,) = ranked(hashes)
         least = places.copy()
@@ -94,10 +71,10 @@ def _encoded(forest: Forest) -> Iterator[bytes]:
         yield _MEMBER.pack(number, 0, len(score)) + score + name
 
 
-class TurnLargeStars(StarTask):
+class TurnLargeStars(OfBucket):
     """Connect the greater neighbours of a record with its least neighbour."""
 
-    def found(self, gathered: GatheredRecords) -> HashedRecords:
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
         """Return edges, keyed by their greater record. Count edges that are not in a star yet: 0 in the last round."""
         of, to, own = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
@@ -107,10 +84,10 @@ class TurnLargeStars(StarTask):
         return _numbered([_at(nodes, found.of)], [], Pieces.of(_at(nodes, found.to)))
 
 
-class TurnSmallStars(StarTask):
+class TurnSmallStars(OfBucket):
     """Connect a record and its lesser neighbours with the least of them."""
 
-    def found(self, gathered: GatheredRecords) -> HashedRecords:
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
         """Return each edge twice, keyed by its greater and by its lesser record."""
         of, to, _ = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
@@ -119,10 +96,10 @@ class TurnSmallStars(StarTask):
         return _numbered([greater], [lesser], Pieces.of(_joined([lesser, greater])))
 
 
-class FindLabels(StarTask):
+class FindLabels(OfBucket):
     """Find the cluster of each record. The least record of a cluster names it."""
 
-    def found(self, gathered: GatheredRecords) -> HashedRecords:
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
         """Return the records, keyed by cluster. Leading rows: its first record, and the record that may stay."""
         keys, labels = [_NONE], [_NONE]
         payloads: list[bytes] = []
@@ -143,9 +120,9 @@ class FindLabels(StarTask):
         _, firsts = np.unique(named, return_index=True)  # each forest with the record gives a row
         return self._by_cluster(_at(roots, named[firsts]), [payloads[place] for place in firsts.tolist()])
 
-    def _by_cluster(self, clusters: Hashes, payloads: list[bytes]) -> HashedRecords:
+    def _by_cluster(self, clusters: Hashes, payloads: list[bytes]) -> HashedRecords | None:
         if not payloads:
-            return _numbered([], [], [])
+            return None
         _, (groups,) = ranked(clusters)
         forest, places = _members(payloads).forest(groups)
         sizes = np.bincount(forest.roots, minlength=len(forest))[places]
@@ -198,9 +175,7 @@ class _ClusterMembers:
         `groups` has the number of the cluster of each record.
         """
         urls, nodes = file_nodes(self.names, np.arange(len(self.names)), self.numbers)
-        order = np.argsort(groups, kind="stable")
-        begins = np.diff(groups[order], prepend=-1) != 0
-        firsts = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+        order, firsts = first_of_groups(groups)
         scores = None
         if any(self.scores):
             scores = np.empty(len(self.scores), object)
@@ -257,9 +232,12 @@ def _at(hashes: Hashes, places: NDArray[np.int64]) -> Hashes:
     return Hashes(hashes.high[places], hashes.low[places])
 
 
-def _numbered(first: Sequence[Hashes], behind: Sequence[Hashes], payloads: Sequence[bytes]) -> HashedRecords:
-    """Return rows with unique numbers: leading rows with the keys `first`, then other rows with the keys `behind`."""
+def _numbered(first: Sequence[Hashes], behind: Sequence[Hashes], payloads: Sequence[bytes]) -> HashedRecords | None:
+    """Return rows with unique numbers: leading rows with the keys `first`, then other rows with the keys `behind`.
+
+    Return None if there are no keys.
+    """
     keys = _joined([_NONE, *first, *behind])
     numbers = np.arange(len(keys.high), dtype=np.uint64)
     numbers[sum(len(one.high) for one in first) :] += np.uint64(LEADING)
-    return HashedRecords(keys, numbers, payloads)
+    return HashedRecords(keys, numbers, payloads) if len(numbers) else None

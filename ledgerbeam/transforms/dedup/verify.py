@@ -25,7 +25,7 @@ from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import ChosenRecords
-from ledgerbeam.transforms.dedup.duplicates import HashedRecords, TextRecords, Trees, forest_of
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords, TextRecords, Trees, first_of_groups, forest_of
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.guards import failed_by, message_of
@@ -82,10 +82,8 @@ class VerifiedTrees:
         """Yield the connected candidates of some clusters."""
         for batch in _batches(gathered):
             labels = connected(list(batch.sets), self.minhash, self.share)[np.array(batch.sets_of)]
-            order = np.argsort(labels, kind="stable")
-            begins = np.diff(labels[order], prepend=-1) != 0
-            firsts = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
-            later = np.flatnonzero(~begins)
+            order, firsts = first_of_groups(labels)
+            later = np.flatnonzero(order != firsts)
             if len(later):
                 yield forest_of(gathered, batch.rows(with_scores=self.with_scores), order[later], firsts[later])
 
