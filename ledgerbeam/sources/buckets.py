@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import orjson
@@ -22,7 +23,7 @@ from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FILE_SHIFT, RecordBlocks
-from ledgerbeam.sources.kind import BUCKET_SCHEME, Cut, Opened, SourceKind, TaskLimits
+from ledgerbeam.sources.kind import BUCKET_SCHEME, Cut, SourceKind, TaskLimits
 
 _BASE = f"{BUCKET_SCHEME}/"
 
@@ -57,20 +58,23 @@ def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[s
 
 
 @dataclass(frozen=True)
-class BucketSources:
-    """Opens the buckets of an exchange. A task reads a part of a bucket, of about `part_bytes`."""
+class BucketSources(SourceKind):
+    """Opens the buckets of an exchange, which all are of this kind. A task reads a part of about `part_bytes`.
+
+    A bucket is divided into numbered parts, and the span `[n, n + 1)` is part `n`.
+    """
 
     tables: SliceTables
     part_bytes: int
     within_keys: bool = True  # a part may start in the middle of the records of a key
     beside: int = 0  # from this number of first jobs, a part can read all records of its first key; see `begun`
-    _kind: BucketKind = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_kind", BucketKind(self))
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_layout"}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BucketSources, (self.tables, self.part_bytes, self.within_keys, self.beside)
+    @cached_property
+    def _layout(self) -> RunLayout:
+        return self.tables.layout()
 
     @property
     def base(self) -> str:
@@ -78,18 +82,10 @@ class BucketSources:
         return _BASE
 
     def kind_of(self, source: Source) -> SourceKind:
-        return self._kind
+        return self
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Do nothing: this module creates the names of buckets."""
-
-
-class BucketKind(SourceKind):
-    """The kind of buckets. A bucket is divided into numbered parts, and the span `[n, n + 1)` is part `n`."""
-
-    def __init__(self, sources: BucketSources) -> None:
-        self._sources = sources
-        self._layout: RunLayout | None = None
 
     def files(self, source: Source) -> list[FileInfo]:
         """Return no files: the blocks of run files have checksums."""
@@ -100,19 +96,13 @@ class BucketKind(SourceKind):
         del limits, changed  # all parts have the same size; a changed bucket is another source
         if not source.version:
             return Cut(source, [])
-        return Cut(source, [(part, part + 1) for part in range(len(self.open_bucket(source).bounds) - 1)])
+        return Cut(source, [(part, part + 1) for part in range(len(self.open(source).bounds) - 1)])
 
-    def open(self, source: Source) -> Opened:
-        return self.open_bucket(source)
-
-    def open_bucket(self, source: Source) -> OpenedBucket:
-        sources = self._sources
-        if self._layout is None:
-            self._layout = sources.tables.layout()
-        layout, name = self._layout, source.url.removeprefix(_BASE)
-        runs = layout.cells[name].runs
-        slices = sources.tables.slices(layout, name, source.version)
-        return OpenedBucket(sources, source, slices, layout.runs[runs.start : runs.stop])
+    def open(self, source: Source) -> OpenedBucket:
+        name = source.url.removeprefix(_BASE)
+        runs = self._layout.cells[name].runs
+        slices = self.tables.slices(self._layout, name, source.version)
+        return OpenedBucket(self, source, slices, self._layout.runs[runs.start : runs.stop])
 
 
 class OpenedBucket:

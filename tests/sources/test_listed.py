@@ -27,7 +27,6 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import (
-    BucketKind,
     BucketListing,
     BucketSources,
     GatheredRecords,
@@ -399,7 +398,7 @@ class Exchange:
 
     def bucket(self, part_bytes: int = 10**6, beside: int = 0) -> OpenedBucket:
         sources = BucketSources(self.tables, part_bytes, beside=beside)
-        return BucketKind(sources).open_bucket(self.sources[1])
+        return sources.open(self.sources[1])
 
 
 @pytest.fixture
