@@ -24,7 +24,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.transforms.chain import commit, index, plan, process, read, write
-from ledgerbeam.transforms.chain.base import NO_LEDGER, TASKS, ChainStep, ChainValues, Spread, StepWork
+from ledgerbeam.transforms.chain.base import NO_LEDGER, TASKS, ChainStep, ChainValues, Counters, Spread, StepWork
 from ledgerbeam.transforms.exchange import gather, scatter
 
 _TASK_BYTES = 512
@@ -117,7 +117,7 @@ class ChainDoFn(beam.DoFn):
         return self._work
 
 
-class BeamCounters:
+class BeamCounters(Counters):
     """Metrics of Beam, in the namespace ``ledgerbeam``."""
 
     def __init__(self) -> None:

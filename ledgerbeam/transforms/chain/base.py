@@ -193,24 +193,14 @@ class Schedule(Protocol):
         """Return the work that takes stored tasks and emits those that this worker will do."""
 
 
-class Counters(Protocol):
-    """Metrics of a runner. Picklable."""
+class Counters:
+    """Metrics of a runner. This base records nothing, for a runner without metrics."""
 
     def add(self, name: str, number: int = 1) -> None:
         """Add `number` to a counter."""
 
     def observe(self, name: str, value: int) -> None:
         """Add a value to a distribution."""
-
-
-class NoCounters:
-    """Metrics that record nothing, for a runner without metrics."""
-
-    def add(self, name: str, number: int = 1) -> None:
-        pass
-
-    def observe(self, name: str, value: int) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -247,7 +237,7 @@ class ChainValues:
 class StepWork:
     """The work of one step in a worker: it processes elements one by one, in bundles. Subclasses define `process`."""
 
-    counters: Counters = NoCounters()
+    counters = Counters()
     """Metrics of the runner."""
 
     def setup(self) -> None:
