@@ -11,8 +11,8 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -26,12 +26,13 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import Options, Reader, ShardEncoder
 from ledgerbeam.io.any_source import open_any
 from ledgerbeam.io.formats.format import is_columnar, json_value
-from ledgerbeam.ledger import Output, Task
+from ledgerbeam.ledger import FailedTask, Output, Task
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.sources import Cut, Sources, TaskLimits
-from ledgerbeam.sources.forms import read_records
-from ledgerbeam.sources.kind import RawSpan, TaskReader
+from ledgerbeam.transforms.chain.base import ChainValues
+from ledgerbeam.transforms.chain.read import ReadStep
+from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from ledgerbeam.transforms.mapping.function import FunctionOfTask
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 
@@ -72,8 +73,14 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
     function = work.function.with_storage_options(work.storage_options)
     function = function.isolated() if request.isolated else function
     part = task if request.seconds is None or not kind.any_part else _last_part(cut, task, work, request.seconds)
+    planned = part if cut.stream is None else StreamedTasks((part,), (cut.stream.places[number],), cut.stream.format)
+    values = ChainValues(sources=work.sources, in_blocks=function.takes_blocks)
+    reading: Any = ReadStep("reject" if function.marks else "fail").make_work(values)
     try:
-        with _read(work, cut, number, part) as read:
+        with closing(reading.process(planned)) as tasks:
+            read = next(tasks)
+            if isinstance(read, FailedTask):
+                return AuditAnswer(task.node, problem=f"{task.name}: {read.error}")
             recomputed = function.recomputed(read, _deadline(request.seconds))
             is_whole = part is task and recomputed.first == 0
             return AuditAnswer(task.node, _difference(work, recomputed, outputs, is_whole=is_whole))
@@ -106,22 +113,6 @@ def _deadline(seconds: float | None) -> Callable[[], bool]:
         return time.monotonic() >= end
 
     return is_late
-
-
-@contextmanager
-def _read(work: AuditedWork, cut: Cut, number: int, task: Task) -> Iterator[Task]:
-    """Read the records of a task as a worker does."""
-    form: Any = {"marks": work.function.marks, "in_blocks": work.function.takes_blocks}
-    if cut.stream is None:
-        reader = TaskReader(work.sources)
-        records = read_records(partial(reader.read, task), partial(reader.read_each, task), **form)
-        yield task.replace(records=records, raw=RawSpan(partial(reader.read_raw, task), work.sources, task))
-        return
-    span, kind = cut.stream.places[number], cut.stream.format
-    with work.sources.kind_of(cut.source).open_stream(cut.source, kind) as stream:
-        records = read_records(partial(stream.read, span), partial(stream.read_each, span), **form)
-        raw = RawSpan(partial(stream.read_raw, span), work.sources, task, (span, kind))
-        yield task.replace(records=records, raw=raw)
 
 
 def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output], *, is_whole: bool) -> str:
