@@ -269,51 +269,44 @@ class _GroupMapping(TaskMapping):
 
     def run(self) -> None:
         """Call the function with each group, in order."""
-        call: Any = self._rules.functions[0].call  # takes a key and records
         for position, payloads in enumerate(_grouped(self._task.records)):
-            group = map(record_of, payloads)
             size_before = self._read
-            if children:
-                end_child()
-            try:
-                first = next(group)
-                self._read += 1
-                self._set_first(first)
-                outcome = self._outcome(call(self._key, chain([first], self._counted(group))), None, position)
-                for _ in self._counted(group):
-                    pass  # records that the function did not take
-                self._take(outcome, position, self._read - size_before)
-            except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
-                self._blame(error, position)
+            outcome = self._called(payloads, position)
+            self._take(outcome, position, self._read - size_before)
 
     def _backwards(self) -> Iterator[tuple[int, Outcome]]:
-        call: Any = self._rules.functions[0].call
         groups = list(map(list, _grouped(self._task.records)))
-        for position in range(len(groups) - 1, -1, -1):
-            if children:
-                end_child()
-            try:
-                self._set_first(record_of(groups[position][0]))
-                outcome = self._outcome(call(self._key, map(record_of, groups[position])), None, position)
-            except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
-                self._end_of(error, position, 0)
+        for position in reversed(range(len(groups))):
+            outcome = self._called(groups[position], position)
             self._keys_seen[position] = self._key
             yield position, outcome
 
-    def _set_first(self, record: Any) -> None:
-        self._first = record
-        self._key = self._keys.value(record)
+    def _called(self, payloads: Iterable[bytes], position: int) -> Outcome:
+        """Call the function with a group, and count its records."""
+        call: Any = self._rules.functions[0].call  # takes a key and records
+        records = self._counted(payloads)
+        if children:
+            end_child()
+        try:
+            self._first = next(records)
+            self._key = self._keys.value(self._first)
+            outcome = self._outcome(call(self._key, chain([self._first], records)), None, position)
+            for _ in records:
+                pass  # records that the function did not take
+        except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
+            self._end_of(error, position, 0)
+        return outcome
+
+    def _counted(self, payloads: Iterable[bytes]) -> Iterator[Any]:
+        for record in map(record_of, payloads):
+            self._read += 1
+            yield record
 
     def _place(self, position: int) -> str:
         return f"{self._task.name}, the key {self._keys_seen.get(position, self._key)!r:.200}"
 
     def _like(self, record: Any) -> Any:  # noqa: ARG002 - a group has no record of its own
         return self._first
-
-    def _counted(self, group: Iterator[Any]) -> Iterator[Any]:
-        for record in group:
-            self._read += 1
-            yield record
 
     def _end_of(self, error: BaseException, position: int, function: int) -> Never:  # noqa: ARG002 - the key names it
         if is_interrupt(error) or type(error) is TaskFailedError:
