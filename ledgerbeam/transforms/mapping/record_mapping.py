@@ -196,7 +196,13 @@ class RecordMapping(BatchMapping):
                 if children:
                     end_child()
                 stage.collected.running = stage.running
-                yield from self._passed(stage, item, call(item[2]))
+                try:
+                    result = call(item[2])
+                except ChildFailedError:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - of the only function of a job
+                    result = stage.read(item[2], None, error=error)
+                yield from self._passed(stage, item, result)
 
     def _batches(self, stage: CallStage, size: int, items: Iterable[Item]) -> Iterator[Item]:
         start, items = 0, iter(items)
@@ -284,8 +290,7 @@ class RecordMapping(BatchMapping):
         found: dict[int, list[Item]] = {}
         is_last = stage is self._stages[-1]
 
-        def keep(index: int, result: Any) -> None:
-            passed = self._passed(stage, items[index], result)
+        def keep(index: int, passed: Iterable[Item]) -> None:
             if is_last:
                 found[index] = [
                     (position, *pair) for position, *one in passed for pair in self._arrived(position, *one)
@@ -295,23 +300,14 @@ class RecordMapping(BatchMapping):
 
         if stage.size is None:
             for index in reversed(range(len(items))):
-                if children:
-                    end_child()
-                value, stage.collected.running = items[index][2], stage.running
-                try:
-                    result = stage.call(value)
-                except ChildFailedError:
-                    raise
-                except BaseException as error:  # noqa: BLE001 - of the only function of a job
-                    result = stage.read(value, None, error=error)
-                keep(index, result)
+                keep(index, self._each(stage, [items[index]]))
         else:
             window = Window([item[2] for item in items], [item[0] for item in items])
             for part in self._starts_backwards(len(items), stage.size, invariant=stage.invariant):
                 order = list(reversed(part)) if stage.invariant else part
                 for indexes, results in self._parts(stage, window, order):
                     for index, result in zip(indexes, results, strict=True):
-                        keep(index, result)
+                        keep(index, self._passed(stage, items[index], result))
         return [item for _, made in sorted(found.items(), key=itemgetter(0)) for item in made]
 
 
