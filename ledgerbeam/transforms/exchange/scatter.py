@@ -122,17 +122,10 @@ class RunEncoder(RunFileEncoder):
         return [ShardFile(SUFFIX, data, len(records))]
 
 
-@dataclass(frozen=True)
-class ScatterResults:
-    """A function of one task, for `ProcessTask`, that computes the keys of the records after earlier functions."""
-
-    scatter: ScatterRecords
+class ScatterResults(ScatterRecords):
+    """The same for the records after earlier functions."""
 
     takes_blocks: ClassVar[bool] = True
-
-    def set_up(self) -> None:
-        """Import the function of the keys."""
-        self.scatter.set_up()
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `ScatteredRecords`, and with its earlier counts and rejects."""
@@ -151,8 +144,7 @@ class ScatterResults:
 
     def _scattered(self, task: Task, records: Any) -> Task | NoneTask | FailedTask:
         if isinstance(records, PlacedRecords):
-            return self.scatter(task.replace(records=records))
-        keys = self.scatter.keys
+            return super().__call__(task.replace(records=records))
         try:
             held = listed(records)
             if not len(held):
@@ -161,10 +153,10 @@ class ScatterResults:
                 place = list(map(type, held)).index(Unreadable)
                 raise RecordError(f"{task.name}: record {place}: {held[place].error}")
             part = PlacedPart.of_results(task.name, held)
-            if keys.scheme != "place":
-                return self.scatter(task.replace(records=PlacedRecords([part])))
+            if self.keys.scheme != "place":
+                return super().__call__(task.replace(records=PlacedRecords([part])))
             # All records get the position of their task as key. Their numbers keep them in order.
-            places = ByteRows.of([keys.place_key(task.source.url, task.start)] * len(part))
+            places = ByteRows.of([self.keys.place_key(task.source.url, task.start)] * len(part))
             return task.replace(records=ScatteredRecords(places, part.numbers, part.payloads()))
         except (SourceError, IndexError_, StorageError) as error:
             return failed_by(error, task, message_of(error))
@@ -234,7 +226,7 @@ class ScatterStep(WriteStep):
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
         """Return a step that computes the keys, and this step, which writes the run files."""
-        return [("Keys", ProcessStep(ScatterResults(ScatterRecords(self.keys)))), *super().parts()]
+        return [("Keys", ProcessStep(ScatterResults(self.keys))), *super().parts()]
 
     def display_data(self) -> dict[str, Any]:
         key = self.keys.function or ",".join(self.keys.fields) or self.keys.scheme

@@ -49,7 +49,7 @@ def task_of(*files: list[Any]) -> Task:
 ROWS: list[dict[str, Any]] = [{"k": 2, "s": 5}, {"k": None, "s": 9}, {"k": 1, "s": 4}]
 
 
-def scattered(work: ScatterRecords | ScatterResults, task: Task) -> ScatteredRecords:
+def scattered(work: ScatterRecords, task: Task) -> ScatteredRecords:
     done = work(task)
     assert isinstance(done, Task)
     assert done.lineage == task.lineage
@@ -123,7 +123,7 @@ def test_functions_of_keys_and_scores_are_imported_before_the_first_task() -> No
     good, bad = RecordKeys("key", ("k",)), RecordKeys("key", function="none_such:function")
     ScatterRecords(good).set_up()
     for work in (ScatterRecords(bad), ScatterRecords(good, with_records=False, score=bad)):
-        for one in (work, ScatterResults(work)):
+        for one in (work, ScatterResults(work.keys, work.with_records, work.score)):
             with pytest.raises(FunctionError, match="none_such"):
                 one.set_up()
 
@@ -144,7 +144,7 @@ def test_a_run_file_has_as_many_records_as_are_told() -> None:
 
 def results_of(task: Task, by: str | None = "k") -> Any:
     keys = RecordKeys("place") if by is None else RecordKeys("key", (by,))
-    return ScatterResults(ScatterRecords(keys))(task)
+    return ScatterResults(keys)(task)
 
 
 PLAIN = Task(Source("/in/0", 10, "1"), 7, 9, ((0, 1),))
@@ -216,12 +216,12 @@ def test_records_that_cannot_be_read_fail_their_task(error: Exception) -> None:
 
 def test_records_that_nothing_was_made_of_keep_their_places() -> None:
     task = task_of(ROWS[:1], ROWS[1:])
-    scatter = ScatterRecords(RecordKeys("key", ("k",)))
-    assert ProcessTask(ScatterResults(scatter)).takes_blocks
+    scatter = ScatterResults(RecordKeys("key", ("k",)))
+    assert ProcessTask(scatter).takes_blocks
     expected = scattered(scatter, task)
     counts = RecordCounts(3, 3, {}, {}, {"": 3})
     for records in (task.records, TaskResults({"": task.records}, counts)):
-        found = scattered(ScatterResults(scatter), task.replace(records=records))
+        found = scattered(scatter, task.replace(records=records))
         assert (found.keys, found.payloads) == (expected.keys, expected.payloads)
         assert found.numbers.tolist() == expected.numbers.tolist()
 
