@@ -439,23 +439,24 @@ class _Child:
         except OSError:  # the child has died, or the system has no such file
             return self._delayed
 
-    def _in_work(self) -> bool:
-        return self._slots[0] != IDLE
+    def _in_work(self) -> int | None:
+        """Return the position in the window of the value in work; None if there is none."""
+        return None if self._slots[0] == IDLE else int(self._slots[0])
 
     def _function(self) -> int:
         return int(self._slots[2])
 
     def _kill_late(self) -> Never:
         """Kill the child. The value in work is late, unless its call has begun a moment ago."""
-        before = self._slots[0]
+        before = self._in_work()
         self._group.kill()
-        number = int(self._slots[0]) if self._in_work() and self._slots[0] == before else None
+        number = before if self._in_work() == before else None
         raise _ChildEndedError(TIMEOUT, f"took more than {self._seconds:g} s", number, self._function())
 
     def _raise_ended(self) -> Never:
         """Raise the error for a child that has ended."""
         self._group.kill()
-        number, function = int(self._slots[0]) if self._in_work() else None, self._function()
+        number, function = self._in_work(), self._function()
         status = self._group.status
         if status is None:
             status = self.server_status = self._server.wait(_SERVER_SECONDS)

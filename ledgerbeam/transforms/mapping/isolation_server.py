@@ -101,8 +101,16 @@ class _Children(ForkServer):
         os.close(memory)
         with socket.socket(fileno=connection) as worker:
             hosted = self._hosted()
-            ready = _built(hosted, worker)
-            if ready is not None:
+            try:
+                with running_user_code():
+                    if numpy := sys.modules.get("numpy"):
+                        numpy.random.seed(None)  # otherwise all children would draw the same numbers
+                    ready = hosted.build()
+            except BaseException as error:  # noqa: BLE001 - reported
+                kind: Any = type(error) if type(error).__module__ == errors.__name__ else FunctionError
+                _send(worker, kind(message_of(error) if isinstance(error, LedgerbeamError) else describe_error(error)))
+            else:
+                _send(worker, tuple(one.depends_on_batches for one in ready))
                 with running_user_code(), suppress(EOFError):  # the worker has closed the connection
                     _HostedCalls(worker, slots, hosted, ready).run()
         close_objects()
@@ -111,21 +119,6 @@ class _Children(ForkServer):
     def _hosted(self) -> HostedFunctions:
         hosted: HostedFunctions = pickle.loads(self._code or b"")  # noqa: S301 - see `accepted`
         return hosted
-
-
-def _built(hosted: HostedFunctions, worker: socket.socket) -> Sequence[ReadyObject] | None:
-    """Build the objects and report that to the worker; None if one raised."""
-    try:
-        with running_user_code():
-            if numpy := sys.modules.get("numpy"):
-                numpy.random.seed(None)  # otherwise all children would draw the same numbers
-            ready = hosted.build()
-    except BaseException as error:  # noqa: BLE001 - reported
-        kind: Any = type(error) if type(error).__module__ == errors.__name__ else FunctionError
-        _send(worker, kind(message_of(error) if isinstance(error, LedgerbeamError) else describe_error(error)))
-        return None
-    _send(worker, tuple(one.depends_on_batches for one in ready))
-    return ready
 
 
 def _is_forkable() -> bool:
