@@ -170,7 +170,7 @@ class Collected:
             if found is None:
                 if sum(map(len, (self.sketches, *self.parts))) == MOST_NAMES:
                     raise FunctionError(
-                        f"stats.{kind}({_named(name)}): a task has at most {MOST_NAMES} statistics of different names; "
+                        f"stats.{kind}({_shown(name)}): a task has at most {MOST_NAMES} statistics of different names; "
                         "use one name per category, and count record values with stats.top or stats.distinct"
                     )
                 found = current[name] = self.new(name, kind)
@@ -232,14 +232,14 @@ def _sketch(name: str, kind: str) -> Any:
         _check_name(name, kind)
         if _open:
             raise FunctionError(
-                f"stats.{kind}({_named(name)}): called in a thread without the context of the task; start the thread "
+                f"stats.{kind}({_shown(name)}): called in a thread without the context of the task; start the thread "
                 "with a copy of the context: use executor.submit(contextvars.copy_context().run, function, ...) or "
                 "asyncio.to_thread"
             )
         return None
     if collected.has_ended:
         raise FunctionError(
-            f"stats.{kind}({_named(name)}): called after the end of the task; wait for threads before the function "
+            f"stats.{kind}({_shown(name)}): called after the end of the task; wait for threads before the function "
             "returns"
         )
     known = collected.current if collected.parts else collected.sketches
@@ -249,7 +249,7 @@ def _sketch(name: str, kind: str) -> Any:
         found = collected.begin(str(name), kind)
     if found.kind != kind:
         raise FunctionError(
-            f"stats.{kind}({_named(name)}): stats.{found.kind} already uses this name; give one of the two statistics "
+            f"stats.{kind}({_shown(name)}): stats.{found.kind} already uses this name; give one of the two statistics "
             "another name"
         )
     return found
@@ -269,7 +269,7 @@ def _whole(name: Any, kind: str, value: Any, least: int) -> int:
         if least <= number <= LIMIT:
             return number
     raise FunctionError(
-        f"stats.{kind}({_named(name)}): expected a whole number from {least} to 2**63 - 1, found {_shown(value)}"
+        f"stats.{kind}({_shown(name)}): expected a whole number from {least} to 2**63 - 1, found {_shown(value)}"
     )
 
 
@@ -281,7 +281,7 @@ def _number(name: Any, value: Any) -> float:
             if -LARGEST <= number <= LARGEST:
                 return number
     raise FunctionError(
-        f"stats.observe({_named(name)}): expected a number from -2**960 to 2**960, found {_shown(value)}; skip such "
+        f"stats.observe({_shown(name)}): expected a number from -2**960 to 2**960, found {_shown(value)}; skip such "
         "values, or count them with stats.count"
     )
 
@@ -306,7 +306,7 @@ def _text(name: Any, kind: str, value: Any) -> str:
             case bytes() | bytearray() | memoryview():
                 return f'{{"base64":"{b64encode(value).decode("ascii")}"}}'
     raise FunctionError(
-        f"stats.{kind}({_named(name)}): expected a str, bytes, a finite number, a bool or None, found {_shown(value)}; "
+        f"stats.{kind}({_shown(name)}): expected a str, bytes, a finite number, a bool or None, found {_shown(value)}; "
         "convert the value, such as with str()"
     )
 
@@ -315,10 +315,6 @@ def _cut(value: str | bytes | bytearray | memoryview) -> str:
     data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
     front = value[:_SHOWN_CHARACTERS] if isinstance(value, str) else ascii(data[:_SHOWN_CHARACTERS])
     return f"{front}... ({len(value):,} long, {blake2b(data, digest_size=8).hexdigest()})"
-
-
-def _named(name: Any) -> str:
-    return _shown(name)
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import dis
 import functools
-import hashlib
 import inspect
 import marshal
 import os
@@ -190,7 +189,7 @@ def _hash(spec: ModuleSpec | None) -> str | None:
     except OSError:
         return NO_SOURCE
     _require_bytecode_of(spec, source)
-    digest = hashlib.blake2b(source, digest_size=8).hexdigest()
+    digest = blake2b(source, digest_size=8).hexdigest()
     if _is_own(spec):
         note_text(digest, source.decode)
     return digest
@@ -410,13 +409,12 @@ def _exported_names(source: bytes) -> list[str] | None:
     mentions = sum(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree))
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
-                names = _literal(value)
-            case ast.AugAssign(target=ast.Name(id="__all__"), value=value):
-                names = _literal(value)
-            case ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value):
-                names = _literal(value)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend"), args=[value]):
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__")], value=value)
+                | ast.AugAssign(target=ast.Name(id="__all__"), value=value)
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value)
+                | ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend"), args=[value])
+            ):
                 names = _literal(value)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="append"), args=[value]):
                 names = _literal(ast.List([value]))
