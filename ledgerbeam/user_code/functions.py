@@ -164,14 +164,11 @@ def changed_parts(
     style: str | None = None,
 ) -> list[str]:
     """Return the parts of an object that differ from the recorded ones, sorted, in the form ``module cleaning``."""
-    found = made_of(reference, values, style)
-    parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
-    changed = (part for part in parts if _part(found, *part) != _part(recorded, *part))
-    return sorted(f"{group} {name}" for group, name in changed)
-
-
-def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str | None:
-    return groups.get(group, {}).get(name)
+    found, known = (
+        {(group, name, value) for group, names in groups.items() for name, value in names.items()}
+        for groups in (made_of(reference, values, style), recorded)
+    )
+    return sorted({f"{group} {name}" for group, name, _ in found ^ known})
 
 
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
