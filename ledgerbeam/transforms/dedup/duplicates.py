@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -206,10 +207,15 @@ class TextRecords:
 
     def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
         """Yield groups of texts, each with the position of the group's first record."""
-        first = 0
-        for some in _batches(text for part in records.parts for text in self._texts(part)):
-            yield first, some
-            first += len(some)
+        first, size, held = 0, 0, list[str]()
+        for text in chain.from_iterable(map(self._texts, records.parts)):
+            held.append(text)
+            size += len(text)
+            if size > _CHARACTERS or len(held) == _TEXTS:
+                yield first, held
+                first, size, held = first + len(held), 0, []
+        if held:
+            yield first, held
 
     def _texts(self, part: PlacedPart) -> Iterator[str]:
         """Yield the text of each record; empty for a record without a text."""
@@ -264,19 +270,6 @@ def _text(value: Any) -> str:
         f"expected text or null for near duplicates, found a {type(value).__name__}; name a field with text, or give a "
         "module:function that returns text"
     )
-
-
-def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    held: list[str] = []
-    size = 0
-    for text in texts:
-        held.append(text)
-        size += len(text)
-        if size > _CHARACTERS or len(held) == _TEXTS:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
 
 
 @dataclass(frozen=True)
