@@ -403,7 +403,7 @@ class _Follower:
 
     @contextmanager
     def _at(self, what: str, owner: str) -> Iterator[None]:
-        before, self._place = self._place, f"{_plain(owner)}: {what}"
+        before, self._place = self._place, f"{owner.rpartition(':')[2]}: {what}"
         try:
             yield
         finally:
@@ -573,11 +573,6 @@ def _short(target: Any) -> str:
     """Return the name of a function or class without the name of an enclosing function."""
     name = getattr(target, "__qualname__", None)
     return str(name if isinstance(name, str) else type(target).__qualname__).rpartition("<locals>.")[2]
-
-
-def _plain(name: str) -> str:
-    """Return the name of a function without its module."""
-    return name.rpartition(":")[2]
 
 
 def _hash(parts: Iterable[bytes]) -> bytes:

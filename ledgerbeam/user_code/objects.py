@@ -49,7 +49,7 @@ def import_callable(reference: Reference, style: str | None = None, *, batched: 
     target: Callable[..., Any] = adapted(import_object(reference), style, batched=batched)
     if not callable(target):
         raise FunctionError(f"{reference}: expected a function, found {type(target).__name__}")
-    if _is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
+    if inspect.isclass(target) and not any("__call__" in vars(base) for base in target.__mro__):
         raise FunctionError(
             f"{reference} is a class without __call__: expected a function, or a class whose objects take a record; "
             "define __call__(self, record)"
@@ -66,11 +66,6 @@ def import_callable(reference: Reference, style: str | None = None, *, batched: 
             "function with asyncio.run in another one"
         )
     return target
-
-
-def _is_built(target: Any) -> bool:
-    """Return whether an object is a class; each worker process builds one instance of it."""
-    return inspect.isclass(target)
 
 
 def depends_on_batches(target: Any) -> bool:
@@ -97,10 +92,10 @@ def check_object(
     except (ValueError, TypeError):  # some callables that are not written in Python have no signature
         return target
     parameters = list(signature.parameters.values())
-    record = None if _is_built(target) else next(iter(parameters), None)
+    record = None if inspect.isclass(target) else next(iter(parameters), None)
     takes_any = record is not None and record.kind is record.VAR_POSITIONAL
     by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if not _is_built(target) and not takes_any and len(by_position) < len(given):
+    if not inspect.isclass(target) and not takes_any and len(by_position) < len(given):
         first = "its first parameter is the record" if len(given) == 1 else f"it is called with {' and '.join(given)}"
         raise FunctionError(
             f"{reference}: expected a function of {'one record' if len(given) == 1 else ' and '.join(given)}, found "
@@ -138,7 +133,7 @@ def _value_parameters(
     target: Any, parameters: list[inspect.Parameter], given: Sequence[str]
 ) -> list[inspect.Parameter]:
     """Return the parameters of an object that values of ``--set`` can be given for."""
-    is_whole = _is_built(target) or (parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL)
+    is_whole = inspect.isclass(target) or (parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL)
     return parameters if is_whole else parameters[len(given) :]
 
 
@@ -217,7 +212,7 @@ def _called(target: Any) -> Any:
     """Return the function that a call runs: the function inside partials, or ``__call__`` of an object or a class."""
     while isinstance(target, functools.partial):
         target = target.func
-    if _is_built(target):
+    if inspect.isclass(target):
         return target.__call__
     return target if inspect.isroutine(target) else type(target).__call__
 
@@ -295,11 +290,11 @@ class UserObject:
     def _make(self, target: Any) -> ReadyObject:
         invariant = depends_on_batches(target)
         try:
-            called = self._build(target) if _is_built(target) else target
+            called = self._build(target) if inspect.isclass(target) else target
         except FunctionError:
             require_unchanged(self.watched, self.storage_options)  # a changed file is a likely cause
             raise
-        if not _is_built(target):
+        if not inspect.isclass(target):
             call = functools.partial(called, **self.values) if self.values else called
             return ReadyObject(call, depends_on_batches=invariant)
         if callable(getattr(called, "close", None)):
