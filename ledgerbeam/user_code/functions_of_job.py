@@ -127,27 +127,23 @@ def _candidates(name: str) -> Iterator[str]:
 def _own_values(
     references: Sequence[Reference], labels: Sequence[str], values: Mapping[str, Any], style: str | None
 ) -> list[dict[str, Any]]:
-    """Return the values of each function."""
     own: list[dict[str, Any]] = [{} for _ in references]
-    for key, value in values.items():
-        label, _, name = key.rpartition(".")
+    named = [(*key.rpartition("."), key, value) for key, value in values.items()]
+    for label, _, name, key, value in sorted(named, key=lambda one: one[0] != ""):  # LABEL.NAME has priority
         if label:
-            continue
-        # `check_object` reports a value that the only function does not take.
-        takers = [
-            number
-            for number, reference in enumerate(references)
-            if len(references) == 1 or takes_value(import_callable(reference, style), name)
-        ]
+            _require_label(f"--set {key}", label, labels)
+            takers = [labels.index(label)]
+        else:
+            # `check_object` reports a value that the only function does not take.
+            takers = [
+                number
+                for number, reference in enumerate(references)
+                if len(references) == 1 or takes_value(import_callable(reference, style), name)
+            ]
         if not takers:
             raise UsageError(f"--set {name}: none of the functions {', '.join(labels)} has such a parameter")
         for number in takers:
             own[number][name] = value
-    for key, value in values.items():
-        label, _, name = key.rpartition(".")
-        if label:
-            _require_label(f"--set {key}", label, labels)
-            own[labels.index(label)][name] = value
     return own
 
 
