@@ -149,23 +149,13 @@ class _Commit(StepWork):
 
 
 def _leaf(element: Any) -> Leaf:
-    if isinstance(element, WrittenTask):
-        task = element.task
-        return Leaf(
-            task.source.id,
-            task.lineage,
-            "published",
-            element.outputs,
-            element.records,
-            element.size,
-            element.seconds,
-            element.counts,
-            joined_statistics(task.statistics, element.statistics),
-        )
-    if isinstance(element, NoneTask):
+    if isinstance(element, WrittenTask | NoneTask):
         task = element.task
         statistics = joined_statistics(task.statistics, element.statistics)
-        return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
+        if isinstance(element, NoneTask):
+            return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
+        written = element.outputs, element.records, element.size, element.seconds
+        return Leaf(task.source.id, task.lineage, "published", *written, element.counts, statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
         f"CommitTasks received {what}: expected the output of WriteTasks, as a crash would lose tasks that are not "

@@ -267,10 +267,6 @@ class _Planning(NamedTuple):
     cuts: Future[_Cuts]
     marked: ExitStack
 
-    @property
-    def size(self) -> int:
-        return _size_of(self.sources)
-
 
 class _Plan(StepWork):
     """Divide sources, several concurrently, because each waits for requests or for disk syncs."""
@@ -344,7 +340,7 @@ class _Plan(StepWork):
 
     def _until(self, left: int, size: int = BESIDE_BYTES) -> Iterator[Planned]:
         """Yield the tasks of the oldest sources until at most `left` groups and `size` bytes are being divided."""
-        while self._begun and (len(self._begun) > left or sum(begun.size for begun in self._begun) > size):
+        while self._begun and (len(self._begun) > left or sum(_size_of(begun.sources) for begun in self._begun) > size):
             begun = self._begun.popleft()
             with begun.marked, timed("index"), fatal_errors(self._ledger):
                 cuts, self._waited = begun.cuts.result()

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -102,17 +102,10 @@ def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
 
 def _deadline(seconds: float | None) -> Callable[[], bool]:
     """Return a function that returns True once `seconds` have passed since its first call."""
-    end: float | None = None
-
-    def is_late() -> bool:
-        nonlocal end
-        if seconds is None:
-            return False
-        if end is None:
-            end = time.monotonic() + seconds
-        return time.monotonic() >= end
-
-    return is_late
+    if seconds is None:
+        return lambda: False
+    end = cache(lambda: time.monotonic() + seconds)  # from the first call on
+    return lambda: time.monotonic() >= end()
 
 
 def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output], *, is_whole: bool) -> str:
