@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Never
 
 from ledgerbeam import errors, stats
@@ -143,20 +144,8 @@ class _Observed(stats.Collected):
             self.current.update({name: self.new(name, kind) for name, kind in known.items()})
 
     def new(self, name: str, kind: str) -> Any:
-        return _Observations(self, self.running() if self.parts else 0, name, kind)
-
-
-class _Observations:
-    """A statistic in the place of a sketch."""
-
-    def __init__(self, collected: _Observed, function: int, name: str, kind: str) -> None:
-        self._collected = collected
-        self._function = function
-        self._name = name
-        self.kind = kind
-
-    def add(self, *args: Any) -> None:
-        self._collected.observations.append((self._function, self._name, self.kind, args))
+        function = self.running() if self.parts else 0
+        return SimpleNamespace(kind=kind, add=lambda *args: self.observations.append((function, name, kind, args)))
 
 
 class _HostedCalls:
