@@ -189,58 +189,54 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     """
     detail = _first_line(error)
     code, status = error_code(error), http_status(error)
+
+    def failed(why: str, kind: type[StorageError] = StorageError) -> StorageError:
+        return kind(f"{url}: cannot {doing}, {why}")
+
     if code in _EXPIRED_CODES:
-        remedy = "renew them and run again"
-        return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}")
+        return failed(f"the credentials have expired ({code}: {detail}); renew them and run again")
     if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
         wait = seconds_to_wait(error)
         when = "" if wait is None else f" in {wait:.0f} s, as it requests"
         remedy = f"run again{when}, with fewer workers if this continues"
-        return StorageError(
-            f"{url}: cannot {doing}, the store rejects requests since they are too many ({detail}); {remedy}"
-        )
+        return failed(f"the store rejects requests since they are too many ({detail}); {remedy}")
     if status == 400 and code is None and not store_of(url).explains_refusals:
         remedy = "a store does this when the credentials have expired; check them"
-        return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
+        return failed(f"the store gave no reason ({detail}); {remedy}")
     if _is_named(error, _OFFLINE):
-        remedy = "unset it, or name local files"
-        return StorageError(f"{url}: cannot {doing}, HF_HUB_OFFLINE is set, so no request is sent to the Hub; {remedy}")
+        return failed("HF_HUB_OFFLINE is set, so no request is sent to the Hub; unset it, or name local files")
     if distrusts_certificate(error):
         remedy = "check the address, or name the certificate file of its authority in SSL_CERT_FILE"
-        return StorageError(f"{url}: cannot {doing}, the certificate of its host is not trusted ({detail}); {remedy}")
+        return failed(f"the certificate of its host is not trusted ({detail}); {remedy}")
     if _is_named(error, ["TooManyRedirects"]):
-        remedy = "check the address in a browser"
-        return StorageError(f"{url}: cannot {doing}, its server redirects in a circle; {remedy}")
+        return failed("its server redirects in a circle; check the address in a browser")
     if status is None and not is_local(url) and is_unreachable(error):
-        remedy = "check the address and the network, then run again"
-        return StorageError(f"{url}: cannot {doing}, its host cannot be reached ({detail}); {remedy}")
+        return failed(f"its host cannot be reached ({detail}); check the address and the network, then run again")
     if status is None and isinstance(error, ValueError) and store_of(url).api == "hub":
-        name = "hf://datasets/OWNER/NAME[@REVISION]/PATH"
-        return SourceNotFoundError(f"{url}: cannot {doing}, no file of the Hub has such a name ({detail}); use {name}")
+        remedy = "use hf://datasets/OWNER/NAME[@REVISION]/PATH"
+        return failed(f"no file of the Hub has such a name ({detail}); {remedy}", SourceNotFoundError)
     # fsspec reports every failed request to a web server as a missing file; the cause is more exact.
     missing = status in _MISSING_STATUS or (status is None and isinstance(error, FileNotFoundError))
     if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or is not text
         return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it")
     if missing and (what := _missing_repository(error)) is not None:
-        return SourceNotFoundError(f"{url}: cannot {doing}, {what}; check the name, or set HF_TOKEN")
+        return failed(f"{what}; check the name, or set HF_TOKEN", SourceNotFoundError)
     if missing and doing == "write":
-        return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first")
+        return failed("its bucket or folder does not exist; create it first")
     if missing:
-        return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name")
+        return failed("there is no such file or object; check the name", SourceNotFoundError)
     if is_full(error):
-        return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again")
+        return failed(f"no space is left ({detail}); free some and run again", DiskFullError)
     if status == _UNAUTHORIZED:
-        remedy = _access_remedy(url, doing)
-        return StorageError(f"{url}: cannot {doing}, the credentials are missing or refused ({detail}); {remedy}")
+        return failed(f"the credentials are missing or refused ({detail}); {_access_remedy(url, doing)}")
     if _is_named(error, ["GatedRepoError"]):
-        remedy = "accept its conditions on its page of the Hub, and set HF_TOKEN"
-        return StorageError(f"{url}: cannot {doing}, its repository is gated; {remedy}")
+        return failed("its repository is gated; accept its conditions on its page of the Hub, and set HF_TOKEN")
     # gcsfs raises an OSError without the status for a response 403.
     lacks_credentials = type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")
     if isinstance(error, PermissionError) or status == _FORBIDDEN or lacks_credentials:
-        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
+        return failed(f"permission denied ({detail}); {_access_remedy(url, doing)}")
     if status is not None and status >= _SERVER_FAULT:
-        return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
+        return failed(f"its server failed ({detail}); run again later")
     known = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) and is_local(url) else None
     return StorageError(f"{url}: cannot {doing} ({detail})" + (f"; {known}" if known else ""))
 
