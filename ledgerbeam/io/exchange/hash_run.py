@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -30,11 +29,12 @@ from ledgerbeam.io.exchange.run_file import (
     BlockColumns,
     BlockTable,
     Cuts,
-    block_ends,
+    SortedRecords,
     damaged,
     open_block,
     write_run,
 )
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.client import Options
 
 HASH_BYTES = 16
@@ -64,25 +64,19 @@ def hash_order(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.
     return order
 
 
-class _SortedHashes:
-    """Records sorted by hash, for `write_run`; see `SortedRecords`."""
+class _SortedHashes(SortedRecords):
+    """Records sorted by hash."""
 
     def __init__(self, hashes: Hashes, numbers: NDArray[np.uint64], payloads: Sequence[bytes] | None) -> None:
         self._width = hashes.high.shape[1] if hashes.high.ndim > 1 else 1
         self._high, self._low = hashes.high.reshape(-1), hashes.low.reshape(-1)
         self._order = hash_order(self._high, self._low)
         self._sorted = self._high[self._order]
-        self._numbers, self._payloads = numbers, payloads
-        self._lengths = None if payloads is None else np.fromiter(map(len, payloads), np.int64, len(payloads))
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    @cached_property
-    def _ends(self) -> NDArray[np.int64] | None:
-        if self._lengths is None:
-            return None
-        return np.cumsum(self._lengths[self._order // self._width] + RECORD_BYTES + HASH_BYTES)
+        self._numbers = numbers
+        self._payloads = None if payloads is None else ByteRows.of(payloads)
+        none = np.broadcast_to(np.int64(0), len(self._order))
+        sizes = none if self._payloads is None else self._payloads.lengths[self._order // self._width]
+        super().__init__(sizes, HASH_BYTES)
 
     def bound(self, cut: bytes, first: int) -> int:
         upper, lower = _split_key(cut)
@@ -91,31 +85,20 @@ class _SortedHashes:
         place = start + int(np.searchsorted(self._low[self._order[start:stop]], lower, "left"))
         return max(first, place)
 
-    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
-        if self._ends is not None:
-            return block_ends(self._ends, start, stop, block_bytes)
-        rows = max(1, block_bytes // (RECORD_BYTES + HASH_BYTES))
-        return (min(first + rows, stop) for first in range(start, stop, rows))
-
     def first(self, place: int) -> tuple[int, bytes]:
         row = int(self._order[place])
         return int(self._numbers[row // self._width]), _encode_keys(self._high[row : row + 1], self._low[row : row + 1])
 
-    def size(self, start: int, stop: int) -> int:
-        payloads = 0 if self._lengths is None else int(self._lengths[self._order[start:stop] // self._width].sum())
-        return payloads + stop - start
-
     def block(self, start: int, stop: int) -> bytes:
         rows = self._order[start:stop]
         each = rows // self._width
-        sizes = np.zeros(len(rows), "<u4") if self._lengths is None else self._lengths[each].astype("<u4")
         return b"".join(
             [
                 self._numbers[each].astype("<u8").tobytes(),
                 np.full(len(rows), HASH_BYTES, "<u4").tobytes(),
-                sizes.tobytes(),
+                self.sizes[start:stop].astype("<u4").tobytes(),
                 _encode_keys(self._high[rows], self._low[rows]),
-                *([] if self._payloads is None else [self._payloads[place] for place in each.tolist()]),
+                b"" if self._payloads is None else self._payloads.at(each).joined(),
             ]
         )
 

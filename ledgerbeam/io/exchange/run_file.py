@@ -23,13 +23,14 @@ Zstandard. By the mark of the task, a reader detects an older copy of a file, or
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import zstandard
 from blake3 import blake3
@@ -98,25 +99,43 @@ def encode_run(
     return write_run(records, cuts, block_bytes, mark=mark, level=level)
 
 
-class SortedRecords(Protocol):
-    """The sorted records of a run file, as the writer reads them."""
+class SortedRecords(ABC):
+    """The sorted records of a run file, as the writer reads them.
 
-    def __len__(self) -> int: ...
+    Args:
+        sizes: Bytes of each record.
+        key_sizes: Bytes of each key, or of any key.
+    """
 
+    def __init__(self, sizes: NDArray[np.int64], key_sizes: NDArray[np.int64] | int) -> None:
+        self.sizes = sizes
+        self._ends = np.cumsum(sizes + (key_sizes + RECORD_BYTES))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @abstractmethod
     def bound(self, cut: bytes, first: int) -> int:
         """Return the number of records whose keys are less than `cut`. The search starts at the record `first`."""
 
-    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
-        """Divide the records `[start, stop)` into blocks of about `block_bytes`; yield the end of each block."""
-
+    @abstractmethod
     def first(self, place: int) -> tuple[int, bytes]:
         """Return the number and the key of the record at a position."""
 
-    def size(self, start: int, stop: int) -> int:
-        """Return the size of the records `[start, stop)` in bytes, without keys, plus one byte for each record."""
-
+    @abstractmethod
     def block(self, start: int, stop: int) -> bytes:
         """Return the records `[start, stop)` as a block, before compression."""
+
+    def size(self, start: int, stop: int) -> int:
+        """Return the size of the records `[start, stop)` in bytes, without keys, plus one byte for each record."""
+        return int(self.sizes[start:stop].sum()) + stop - start
+
+    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
+        """Divide the records `[start, stop)` into blocks of about `block_bytes`; yield the end of each block."""
+        while start < stop:
+            before = int(self._ends[start - 1]) if start else 0
+            start = min(max(int(self._ends.searchsorted(before + block_bytes, "right")), start + 1), stop)
+            yield start
 
 
 def write_run(
@@ -168,44 +187,25 @@ def encode_sorted(
     return writer.finish(entries.tobytes(), len(entries), count, mark), count
 
 
-def block_ends(ends: NDArray[np.int64], start: int, stop: int, block_bytes: int) -> Iterator[int]:
-    """Yield the ends of blocks; see `SortedRecords`. `ends` has the end of each record, counted in bytes."""
-    while start < stop:
-        before = int(ends[start - 1]) if start else 0
-        start = min(max(int(ends.searchsorted(before + block_bytes, "right")), start + 1), stop)
-        yield start
-
-
-class _SortedRows:
-    """Records sorted by key and number, for `write_run`; see `SortedRecords`."""
+class _SortedRows(SortedRecords):
+    """Records sorted by key and number."""
 
     def __init__(self, keys: ByteRows, numbers: NDArray[np.uint64], payloads: ByteRows) -> None:
         self._keys, self._numbers, self._payloads = keys, numbers, payloads
-        self._key_sizes, self._sizes = keys.lengths, payloads.lengths
-        if len(keys) and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
+        if len(keys) and max(keys.lengths.max(), payloads.lengths.max()) > MOST_RECORD:
             raise RecordError(f"expected records and keys of at most {MOST_RECORD:,} bytes each; drop larger records")
-        self._ends = np.cumsum(self._key_sizes + self._sizes + RECORD_BYTES)
-
-    def __len__(self) -> int:
-        return len(self._keys)
+        super().__init__(payloads.lengths, keys.lengths)
 
     def bound(self, cut: bytes, first: int) -> int:
         return bisect_left(self._keys, cut, first)
 
-    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
-        return block_ends(self._ends, start, stop, block_bytes)
-
     def first(self, place: int) -> tuple[int, bytes]:
         return int(self._numbers[place]), self._keys[place]
 
-    def size(self, start: int, stop: int) -> int:
-        return int(self._sizes[start:stop].sum()) + stop - start
-
     def block(self, start: int, stop: int) -> bytes:
-        some = slice(start, stop)
-        sizes = (column[some].astype("<u4").tobytes() for column in (self._key_sizes, self._sizes))
-        rows = (column.at(some).joined() for column in (self._keys, self._payloads))
-        return b"".join([self._numbers[some].astype("<u8").tobytes(), *sizes, *rows])
+        keys, payloads = self._keys[start:stop], self._payloads[start:stop]
+        sizes = (rows.lengths.astype("<u4").tobytes() for rows in (keys, payloads))
+        return b"".join([self._numbers[start:stop].astype("<u8").tobytes(), *sizes, keys.joined(), payloads.joined()])
 
 
 class _Writer:
