@@ -287,30 +287,15 @@ class Edges(NamedTuple):
     to: Places  # for each edge the other node
 
 
-class Pieces(Sequence[bytes]):
-    """A sequence of hashes of 16 bytes. The hashes are stored in one bytes object."""
+def hash_rows(hashes: Hashes) -> ByteRows:
+    """Return hashes as rows of 16 bytes."""
+    return ByteRows.consecutive(_encode_keys(*hashes), HASH_BYTES * np.arange(1, len(hashes.high) + 1))
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
 
-    @classmethod
-    def of(cls, hashes: Hashes) -> Pieces:
-        """Return two columns of hashes as a sequence."""
-        return cls(_encode_keys(*hashes))
-
-    def __len__(self) -> int:
-        return len(self._data) // HASH_BYTES
-
-    def __getitem__(self, item: int) -> bytes:  # type: ignore[override]
-        return self._data[item * HASH_BYTES : (item + 1) * HASH_BYTES]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return (self._data[first:last] for first, last in pairwise(range(0, len(self._data) + 1, HASH_BYTES)))
-
-    def hashes(self) -> Hashes:
-        """Return the hashes as two columns."""
-        halves = np.frombuffer(self._data, _KEY).reshape(-1, 2).astype(np.uint64)
-        return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
+def hashes_in(data: bytes) -> Hashes:
+    """Return the hashes in bytes, 16 for each, as two columns."""
+    halves = np.frombuffer(data, _KEY).reshape(-1, 2).astype(np.uint64)
+    return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
 
 
 def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:

@@ -21,7 +21,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, Pieces, encode_hashes
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes, hash_rows
 from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER
@@ -404,7 +404,7 @@ class FindCandidates(OfBucket):
             stats.observe(CANDIDATES, size)
         forest, compared = trees.forest, compared & trees.own
         found = _by_file(forest, forest.nodes[compared])
-        return replace(found, payloads=Pieces.of(node_hashes(forest, forest.nodes[forest.roots[compared]])))
+        return replace(found, payloads=hash_rows(node_hashes(forest, forest.nodes[forest.roots[compared]])))
 
 
 def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:

@@ -30,7 +30,8 @@ from ledgerbeam.io.exchange.hash_run import (
     Edges,
     Hashes,
     HashRows,
-    Pieces,
+    hash_rows,
+    hashes_in,
     large_star,
     ranked,
     small_star,
@@ -59,8 +60,8 @@ class MakeStars(OfBucket):
         least = least[forest.roots]
         others = np.flatnonzero(least != places)
         centers = _at(nodes, least)
-        members = [center + member for center, member in zip(Pieces.of(centers), _encoded(forest), strict=True)]
-        return _numbered([hashes], [_at(centers, others)], [*members, *Pieces.of(_at(hashes, others))])
+        members = [center + member for center, member in zip(hash_rows(centers), _encoded(forest), strict=True)]
+        return _numbered([hashes], [_at(centers, others)], [*members, *hash_rows(_at(hashes, others))])
 
 
 def _encoded(forest: Forest) -> Iterator[bytes]:
@@ -81,7 +82,7 @@ class TurnLargeStars(OfBucket):
         found, changes = large_star(Edges(ones, others), len(nodes.high), own)
         if changes:
             stats.count(CHANGES, changes)
-        return _numbered([_at(nodes, found.of)], [], Pieces.of(_at(nodes, found.to)))
+        return _numbered([_at(nodes, found.of)], [], hash_rows(_at(nodes, found.to)))
 
 
 class TurnSmallStars(OfBucket):
@@ -93,7 +94,7 @@ class TurnSmallStars(OfBucket):
         nodes, (ones, others) = ranked(of, to)
         found = small_star(Edges(ones, others), len(nodes.high))
         greater, lesser = _at(nodes, found.of), _at(nodes, found.to)
-        return _numbered([greater], [lesser], Pieces.of(_joined([lesser, greater])))
+        return _numbered([greater], [lesser], hash_rows(_joined([lesser, greater])))
 
 
 class FindLabels(OfBucket):
@@ -116,7 +117,7 @@ class FindLabels(OfBucket):
             targets += rows.payloads[is_label].tolist()
         nodes, (named, labelled) = ranked(_joined(keys), _joined(labels))
         roots = Hashes(nodes.high.copy(), nodes.low.copy())
-        roots.high[labelled], roots.low[labelled] = Pieces(b"".join(targets)).hashes()
+        roots.high[labelled], roots.low[labelled] = hashes_in(b"".join(targets))
         _, firsts = np.unique(named, return_index=True)  # each forest with the record gives a row
         return self._by_cluster(_at(roots, named[firsts]), [payloads[place] for place in firsts.tolist()])
 
@@ -151,7 +152,7 @@ def member_trees(gathered: GatheredRecords) -> Trees | None:
     own = np.zeros(len(forest), np.bool_)
     own[places[:count]] = True
     # The leading rows of divided clusters are there twice.
-    is_cut = np.array([key in cut for key in Pieces.of(keys)], np.bool_)[groups]
+    is_cut = np.array([key in cut for key in hash_rows(keys)], np.bool_)[groups]
     are_cut = np.zeros(len(forest), np.bool_)
     are_cut[places[is_cut]] = True
     is_cut[count:] = False
@@ -213,7 +214,7 @@ def _edges(gathered: GatheredRecords) -> tuple[Hashes, Hashes, NDArray[np.bool_]
 
 def _targets(rows: HashRows) -> Hashes:
     """Return the hash at the start of each payload."""
-    return Pieces(b"".join([data[:HASH_BYTES] for data in _payloads(rows)])).hashes()
+    return hashes_in(b"".join([data[:HASH_BYTES] for data in _payloads(rows)]))
 
 
 def _payloads(rows: HashRows) -> list[bytes]:

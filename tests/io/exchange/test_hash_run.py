@@ -18,9 +18,10 @@ from ledgerbeam.io.exchange.hash_run import (
     Edges,
     Hashes,
     HashRows,
-    Pieces,
     encode_hashes,
     hash_order,
+    hash_rows,
+    hashes_in,
     large_star,
     leading_hashes,
     merged_hashes,
@@ -361,6 +362,6 @@ def test_nodes_come_in_the_order_of_both_halves() -> None:
 
 def test_hashes_are_bytes_and_back() -> None:
     data = b"".join(blake2b(bytes([n]), digest_size=16).digest() for n in range(5))
-    pieces = Pieces.of(Pieces(data).hashes())
-    assert list(pieces) == [pieces[n] for n in range(5)] == [data[16 * n : 16 * n + 16] for n in range(5)]
-    assert len(Pieces(b"")) == len(Pieces(b"").hashes().high) == 0
+    rows = hash_rows(hashes_in(data))
+    assert list(rows) == [rows[n] for n in range(5)] == [data[16 * n : 16 * n + 16] for n in range(5)]
+    assert len(hash_rows(hashes_in(b""))) == 0
