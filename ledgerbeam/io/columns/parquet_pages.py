@@ -10,7 +10,8 @@ Sources: the specification of the Thrift compact protocol, `parquet.thrift` and 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ _DICTIONARY, _PREFIXES = (2, 8), 7  # encodings
 _CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _HEAD, _LONGEST_HEAD = 512, 2**20  # bytes
 _LENGTH = struct.Struct("<I")
-_MOST_NUMBERS, _MOST_EACH, _MOST_BITS = 2**26, 2**16, 63  # of a list of lengths
+_MOST_NUMBERS, _MOST_EACH = 2**26, 2**16  # of a list of lengths
 _MOST_WIDTH = 32  # bits of an index into a dictionary
 _BYTE_VALUES = 256 ** np.arange(_LENGTH.size, dtype=np.int64)
 _POWERS = 1 << np.arange(_MOST_WIDTH, dtype=np.int64)
@@ -150,22 +151,23 @@ def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) ->
     most = values * int(lengths.max(initial=0))
     if not found or not 0 < found[0] <= _MOST_WIDTH:
         return most
-    width, at, total = found[0], 1, 0
+    width, total = found[0], 0
     word_bytes = -(-width // 8)
+    rest = _Numbers(found, 1)
     try:
-        while at < len(found):
-            head, at = _varint(found, at)
+        while rest.at < len(found):
+            head = rest.unsigned()
             if head & 1:
-                stop = at + (head >> 1) * width
-                bits = np.unpackbits(np.frombuffer(found[at:stop], np.uint8), bitorder="little")
+                packed = found[rest.at : rest.at + (head >> 1) * width]
+                bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
                 places = bits[: len(bits) // width * width].reshape(-1, width).astype(np.int64) @ _POWERS[:width]
                 total += int(lengths[places[places < len(lengths)]].sum())
-                at = stop
+                rest.at += (head >> 1) * width
             else:
-                place = int.from_bytes(found[at : at + word_bytes], "little")
+                place = int.from_bytes(found[rest.at : rest.at + word_bytes], "little")
                 total += (head >> 1) * int(lengths[place]) if place < len(lengths) else 0
-                at += word_bytes
-    except IndexError:
+                rest.at += word_bytes
+    except (IndexError, ValueError):
         return most
     return total
 
@@ -205,35 +207,35 @@ def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _P
     """Return an upper bound of the bytes that the texts of a page share with the previous texts."""
     values = _values_of(read, chunk, leaf, at, page)
     try:
-        found = None if values is None else _delta_sum(values, 0)
-    except IndexError:
+        found = None if values is None else _delta_sum(values)
+    except (IndexError, ValueError):
         found = None
     return page.values * page.plain_size if found is None else found
 
 
-def _delta_sum(data: bytes, at: int) -> int | None:
+def _delta_sum(data: bytes) -> int | None:
     """Return the sum of numbers in the encoding DELTA_BINARY_PACKED; None if there are too many, or negative ones.
 
-    Raises IndexError if the numbers are cut off.
+    Raises IndexError if the numbers are cut off, ValueError if one has too many bytes.
     """
-    block, at = _varint(data, at)
-    pieces, at = _varint(data, at)
-    count, at = _varint(data, at)
-    first, at = _signed(data, at)
+    rest = _Numbers(data)
+    block, pieces, count, first = rest.unsigned(), rest.unsigned(), rest.unsigned(), rest.signed()
     each = block // max(1, pieces)
     if count > _MOST_NUMBERS or each % 8 or not each <= _MOST_EACH:
         return None
     left, places, leasts, widths = count - 1, [], [], []
     while left > 0 and each:
-        least, at = _signed(data, at)
-        of_block, at = data[at : at + pieces], at + pieces
+        least = rest.signed()
+        of_block = data[rest.at : rest.at + pieces]
+        rest.at += pieces
         for width in of_block:
             if left > 0:
-                places.append(at)
+                places.append(rest.at)
                 leasts.append(least)
                 widths.append(width)
-                at, left = at + each * width // 8, left - each
-        if at > len(data) or len(of_block) < pieces:
+                rest.at += each * width // 8
+                left -= each
+        if rest.at > len(data) or len(of_block) < pieces:
             raise IndexError
     steps = np.repeat(np.array(leasts, np.int64), each).reshape(-1, each)
     letters, starts = np.frombuffer(data, np.uint8), np.array(places, np.int64)
@@ -244,24 +246,6 @@ def _delta_sum(data: bytes, at: int) -> int | None:
         steps[of_width] += bits.astype(np.int64) @ (1 << np.arange(width, dtype=np.int64))
     numbers = first + np.cumsum(np.append(0, steps.ravel()[: max(0, count - 1)]))
     return int(numbers.sum()) if count and numbers.min() >= 0 else None if count else 0
-
-
-def _signed(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
-    return (number >> 1) ^ -(number & 1), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-        shift += 7
-        if shift > _MOST_BITS:
-            raise IndexError
 
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
@@ -287,14 +271,14 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3  # kinds of pages
 
 
 class _PageHead(NamedTuple):
-    kind: int  # `_DATA_PAGE`, `_DICTIONARY_PAGE`, `_DATA_PAGE_V2`, or another number of the format
     head: int  # bytes of the head; the data follow
-    size: int  # bytes of the data
-    plain_size: int  # their decompressed size
-    values: int  # number of values; nulls and empty lists count
-    encoding: int  # the encoding of the values, by its number in the format
-    levels: int  # bytes of the levels before the values, in `_DATA_PAGE_V2`; they are not compressed
-    is_compressed: bool  # whether the values are compressed, if the column is
+    kind: int = -1  # `_DATA_PAGE`, `_DICTIONARY_PAGE`, `_DATA_PAGE_V2`, or another number of the format
+    size: int = 0  # bytes of the data
+    plain_size: int = 0  # their decompressed size
+    values: int = 0  # number of values; nulls and empty lists count
+    encoding: int = 0  # the encoding of the values, by its number in the format
+    levels: int = 0  # bytes of the levels before the values, in `_DATA_PAGE_V2`; they are not compressed
+    is_compressed: bool = True  # whether the values are compressed, if the column is
 
 
 class Group(NamedTuple):
@@ -315,86 +299,83 @@ class Footer(NamedTuple):
 def parse_footer(data: bytes) -> Footer:
     """Parse a footer, without the length and the magic that follow it. Raises ValueError."""
     try:
-        return _footer(_Fields(data))
+        found = _Fields(data).struct(_FOOTER)
     except (IndexError, RecursionError) as error:
         raise ValueError("the footer is cut off or damaged") from error
+    return Footer(found.get("rows", 0), found.get("groups", []), found.get("created_by", ""))
 
 
 def _parse_page(data: bytes) -> _PageHead | None:
     """Parse the page header at the start of `data`; None if `data` ends inside the header. Raises ValueError."""
-    found = _Fields(data)
+    fields = _Fields(data)
     try:
-        kind, plain_size, size, counts = -1, 0, 0, (0, 0, 0, True)
-        for number, type_ in found.fields():
-            if number in (1, 2, 3) and type_ == _I32:
-                value = found.integer()
-                kind, plain_size, size = (
-                    value if number == 1 else kind,
-                    value if number == 2 else plain_size,
-                    value if number == 3 else size,
-                )
-            elif number in _COUNTS and type_ == _STRUCT:
-                counts = _counts(found, _COUNTS[number])
-            else:
-                found.skip(type_)
+        found = fields.struct(_PAGE)
     except IndexError:
         return None
     except RecursionError as error:
         raise ValueError("the head of a page is not valid") from error
-    if min(size, plain_size, *counts) < 0:
+    counts = found.pop("counts", {})
+    levels = counts.pop("definitions", 0) + counts.pop("repetitions", 0)
+    page = _PageHead(head=fields.at, levels=levels, **counts, **found)
+    if min(page.size, page.plain_size, page.values, page.encoding, page.levels) < 0:
         raise ValueError("the head of a page has negative sizes")
-    return _PageHead(kind, found.position, size, plain_size, *counts)
+    return page
 
 
-# Numbers of the fields for the number of values, the encoding and the sizes of levels, in each kind of head.
-_COUNTS = {5: (1, 2), 7: (1, 2), 8: (1, 4, 5, 6)}
+class _Numbers:
+    """Reads the numbers of a variable number of bytes in `data`, one after the other, from the position `at` on."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def unsigned(self) -> int:
+        byte = self.data[self.at]
+        self.at += 1
+        if byte < 128:
+            return byte
+        number, shift = byte & 127, 7
+        while byte >= 128:
+            byte = self.data[self.at]
+            self.at += 1
+            number |= (byte & 127) << shift
+            shift += 7
+            if shift > 7 * _MOST_VARINT:
+                raise ValueError("the footer has a number of more than 64 bits")
+        return number
+
+    def signed(self) -> int:
+        number = self.unsigned()
+        return (number >> 1) ^ -(number & 1)
 
 
-_IS_COMPRESSED = 7  # the field in the head of a page of data of version 2
-
-
-def _counts(found: _Fields, wanted: tuple[int, ...]) -> tuple[int, int, int, bool]:
-    counts = dict.fromkeys(wanted, 0)
-    is_compressed = True
-    for number, kind in found.fields():
-        if number in counts and kind == _I32:
-            counts[number] = found.integer()
-        else:
-            is_compressed = is_compressed and (number, kind) != (_IS_COMPRESSED, _FALSE)
-            found.skip(kind)
-    values, encoding, *levels = counts.values()
-    return values, encoding, sum(levels), is_compressed
-
-
-class _Fields:
+class _Fields(_Numbers):
     """Reads the values of Thrift structs, one after the other."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def position(self) -> int:
-        return self._at
+    def struct(self, wanted: _Struct) -> dict[str, Any]:
+        """Return the values of the wanted fields of a struct by name. Other fields are skipped."""
+        found: dict[str, Any] = {}
+        for field in self.fields():
+            if (one := wanted.get(field)) is None:
+                self.skip(field[1])
+            else:
+                name, read = one
+                found[name] = read(self)
+        return found
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and type of each field of a struct; read or skip the value before the next field."""
         number = 0
         while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self.integer()
+            number = number + (head >> 4) if head >> 4 else self.signed()
             yield number, head & 15
 
-    def integer(self) -> int:
-        """Return a signed number of any width."""
-        number = self._unsigned()
-        return (number >> 1) ^ -(number & 1)
-
     def binary(self) -> bytes:
-        size = self._unsigned()
-        found = self._data[self._at : self._at + size]
+        size = self.unsigned()
+        found = self.data[self.at : self.at + size]
         if len(found) < size:
             raise IndexError
-        self._at += size
+        self.at += size
         return found
 
     def items(self, read: Callable[[_Fields], Any]) -> list[Any]:
@@ -407,15 +388,15 @@ class _Fields:
         count, kind = self._list_head()
         if kind not in (_I16, _I32, _I64) and count:
             raise ValueError(f"expected a list of numbers, found one of type {kind}")
-        return tuple(self.integer() for _ in range(count))
+        return tuple(self.signed() for _ in range(count))
 
     def skip(self, kind: int, depth: int = 0) -> None:
         if depth > _DEEPEST:
             raise ValueError(f"the footer is nested more than {_DEEPEST} times")
         if kind in (_I16, _I32, _I64):
-            self._unsigned()
+            self.unsigned()
         elif kind == _BINARY:
-            self._move(self._unsigned())
+            self._move(self.unsigned())
         elif kind == _STRUCT:
             for _, inner in self.fields():
                 self.skip(inner, depth + 1)
@@ -428,7 +409,7 @@ class _Fields:
         elif kind == _DOUBLE:
             self._move(8)
         elif kind == _MAP:
-            count = self._unsigned()
+            count = self.unsigned()
             kinds = self._byte() if count else 0
             for _ in range(count):
                 self._skip_item(kinds >> 4, depth)
@@ -446,90 +427,71 @@ class _Fields:
         head = self._byte()
         count = head >> 4
         if count == 15:
-            count = self._unsigned()
-        if count > len(self._data) - self._at:  # each item has at least one byte
+            count = self.unsigned()
+        if count > len(self.data) - self.at:  # each item has at least one byte
             raise ValueError(f"the footer has a list of {count:,} values, but too few bytes for them")
         return count, head & 15
 
     def _byte(self) -> int:
-        byte = self._data[self._at]
-        self._at += 1
+        byte = self.data[self.at]
+        self.at += 1
         return byte
 
     def _move(self, size: int) -> None:
-        self._at += size
-        if self._at > len(self._data):
+        self.at += size
+        if self.at > len(self.data):
             raise IndexError
 
-    def _unsigned(self) -> int:
-        byte = self._data[self._at]
-        self._at += 1
-        if byte < 128:
-            return byte
-        number, shift = byte & 127, 7
-        while byte >= 128:
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 127) << shift
-            shift += 7
-            if shift > 7 * _MOST_VARINT:
-                raise ValueError("the footer has a number of more than 64 bits")
-        return number
+
+# The wanted fields of a struct: by number and type the name of a field, and the function that reads its value.
+_Struct = Mapping[tuple[int, int], tuple[str, Callable[[_Fields], Any]]]
 
 
-def _footer(found: _Fields) -> Footer:
-    rows, groups, created_by = 0, [], b""
-    for number, kind in found.fields():
-        if number == 3 and kind == _I64:
-            rows = found.integer()
-        elif number == 4 and kind == _LIST:
-            groups = found.items(_group)
-        elif number == 6 and kind == _BINARY:
-            created_by = found.binary()
-        else:
-            found.skip(kind)
-    return Footer(rows, groups, created_by.decode("utf-8", "backslashreplace"))
+def _integers(kinds: Sequence[int], **numbers: int) -> _Struct:
+    """Return the fields of integers, given their numbers by name."""
+    return {(number, kind): (name, _Fields.signed) for name, number in numbers.items() for kind in kinds}
 
 
-def _group(found: _Fields) -> Group:
-    rows, chunks = 0, []
-    for number, kind in found.fields():
-        if number == 1 and kind == _LIST:
-            chunks = found.items(_chunk)
-        elif number == 3 and kind == _I64:
-            rows = found.integer()
-        else:
-            found.skip(kind)
-    return Group(rows, chunks)
+def _group(fields: _Fields) -> Group:
+    found = fields.struct(_GROUP)
+    return Group(found.get("rows", 0), found.get("chunks", []))
 
 
-def _chunk(found: _Fields) -> Chunk:
-    chunk = Chunk(0, 0)
-    for number, kind in found.fields():
-        if number == 1 and kind == _BINARY:
-            chunk = chunk._replace(file=found.binary())
-        elif number == 3 and kind == _STRUCT:
-            chunk = chunk._replace(**_column(found))
-        else:
-            if number == 8:
-                chunk = chunk._replace(is_encrypted=True)
-            found.skip(kind)
-    return chunk
-
-
-# Fields of the metadata of a column.
-_NUMBERS = {4: "codec", 5: "values", 6: "plain_size", 7: "size", 9: "data_start", 11: "start"}
-
-
-def _column(found: _Fields) -> dict[str, Any]:
-    column: dict[str, Any] = {"data_start": 0, "start": 0}
-    for number, kind in found.fields():
-        if number in _NUMBERS and kind in (_I32, _I64):
-            column[_NUMBERS[number]] = found.integer()
-        elif number == 2 and kind == _LIST:
-            column["encodings"] = found.integers()
-        else:
-            found.skip(kind)
+def _chunk(fields: _Fields) -> Chunk:
+    found = fields.struct(_CHUNK)
+    column = {"start": 0, "size": 0, "data_start": 0} | found.pop("column", {})
     if not 0 < column["start"] < column["data_start"]:  # no dictionary
         column["start"] = column["data_start"]
-    return column
+    return Chunk(**column, **found)
+
+
+def _is_present(fields: _Fields, kind: int) -> bool:
+    fields.skip(kind)
+    return True
+
+
+_COLUMN: _Struct = {
+    **_integers((_I32, _I64), codec=4, values=5, plain_size=6, size=7, data_start=9, start=11),
+    (2, _LIST): ("encodings", _Fields.integers),
+}
+_CHUNK: _Struct = {
+    (1, _BINARY): ("file", _Fields.binary),
+    (3, _STRUCT): ("column", lambda fields: fields.struct(_COLUMN)),
+    **{(8, kind): ("is_encrypted", partial(_is_present, kind=kind)) for kind in range(16)},  # of any type
+}
+_GROUP: _Struct = {(1, _LIST): ("chunks", lambda fields: fields.items(_chunk)), **_integers((_I64,), rows=3)}
+_FOOTER: _Struct = {
+    **_integers((_I64,), rows=3),
+    (4, _LIST): ("groups", lambda fields: fields.items(_group)),
+    (6, _BINARY): ("created_by", lambda fields: fields.binary().decode("utf-8", "backslashreplace")),
+}
+_COUNTS: _Struct = _integers((_I32,), values=1, encoding=2)
+_COUNTS_V2: _Struct = {
+    **_integers((_I32,), values=1, encoding=4, definitions=5, repetitions=6),
+    (7, _FALSE): ("is_compressed", lambda _: False),
+}
+_PAGE: _Struct = {
+    **_integers((_I32,), kind=1, plain_size=2, size=3),
+    **{(number, _STRUCT): ("counts", lambda fields: fields.struct(_COUNTS)) for number in (5, 7)},
+    (8, _STRUCT): ("counts", lambda fields: fields.struct(_COUNTS_V2)),
+}
