@@ -16,7 +16,7 @@ from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import JsonlReader, Sample, TarReader, native, write_index
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.lines.rows import ByteRows
-from ledgerbeam.io.listing.nested_folders import list_files
+from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.walk import walk_bytes, walk_tar

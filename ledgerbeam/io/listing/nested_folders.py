@@ -1,4 +1,4 @@
-"""Files below a folder with their sizes, and nested output folders with separate owners.
+"""Nested output folders with separate owners.
 
 A note is a file that names a nested output folder of another owner. A job that claims an output folder writes a note
 about this folder into every enclosing folder that has an owner. Into this folder it writes a note for each folder below
@@ -9,113 +9,18 @@ start with `_`, have no notes: they contain no outputs of other jobs, and are re
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from itertools import compress, islice
-from typing import NamedTuple
+from itertools import compress
 
 from ledgerbeam._base.names import ASIDE
-from ledgerbeam.errors import SourceNotFoundError, StorageError
-from ledgerbeam.io import native
+from ledgerbeam.errors import StorageError
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
-from ledgerbeam.io.storage.client import Options, ask_each, call, filesystem
-from ledgerbeam.io.storage.objects import ObjectFolder, s3_pages
+from ledgerbeam.io.storage.client import Options, ask_each
+from ledgerbeam.io.storage.objects import ObjectFolder, list_files
 from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.io.storage.responses import storage_error
-from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
-
-_PAGE = 10_000
-
-
-class FilePage(NamedTuple):
-    """Files below a folder, as two columns of equal length: paths relative to the folder, and sizes in bytes."""
-
-    names: list[str]
-    sizes: list[int]
-
-
-def list_files(
-    folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
-) -> Iterator[FilePage]:
-    """List every file below a folder, including hidden files. A missing folder has no files.
-
-    Links to folders are not followed. A file that is removed during the listing may be listed or not. On an object
-    store, names that do not start with `beginning` may be skipped, and subfolders are skipped unless `recursive`.
-    """
-    url = canonical_url(folder).rstrip("/") or "/"
-    if is_local(url):
-        return _list_local(url)
-    if store_of(url).api == "s3":
-        return _list_s3(url, options, beginning, recursive=recursive)
-    return _list_store(url, options, recursive=recursive)
-
-
-def _list_local(root: str) -> Iterator[FilePage]:
-    waiting = [""]
-    while waiting:
-        below = waiting.pop()
-        folder = os.path.join(root, below)
-        try:
-            with os.scandir(folder) as entries:
-                while found := list(islice(entries, _PAGE)):
-                    names = [entry.name for entry in found if not entry.is_dir()]
-                    waiting += [f"{below}{entry.name}/" for entry in found if entry.is_dir(follow_symlinks=False)]
-                    yield _described(folder, below, names)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # it does not exist, or was removed meanwhile
-        except OSError as error:
-            raise storage_error(error, folder, "list") from error
-
-
-def _described(folder: str, below: str, names: list[str]) -> FilePage:
-    """Return the files with their sizes. Files that were removed meanwhile, and broken links, are left out."""
-    sizes = sizes_of(folder, names)
-    if -1 in sizes:
-        there = [size >= 0 for size in sizes]
-        names, sizes = list(compress(names, there)), list(compress(sizes, there))
-    return FilePage([below + name for name in names], sizes)
-
-
-def sizes_of(folder: str, names: list[str]) -> list[int]:
-    """Return the sizes of local files in bytes; -1 for a name without a file. Names may also be absolute paths."""
-    found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
-    return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
-
-
-def _size(path: str) -> int:
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return -1
-    except OSError as error:
-        raise storage_error(error, path, "read") from error
-    return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
-
-
-def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
-    key = split_scheme(url)[1].partition("/")[2]
-    prefix = f"{key}/" if key else ""
-    for page in s3_pages(url, prefix + beginning, options, recursive=recursive):
-        items = [item for item in page if item["Key"] != prefix]
-        yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
-
-
-def _list_store(url: str, options: Options | None, *, recursive: bool) -> Iterator[FilePage]:
-    store = filesystem(url, options)
-    store.invalidate_cache()
-    try:
-        found = call(url, "list", store.find if recursive else store.ls, url, detail=True)
-    except SourceNotFoundError:
-        return
-    start = len(store._strip_protocol(url).rstrip("/")) + 1  # noqa: SLF001 - fsspec offers no public name for it
-    infos = found.values() if recursive else found
-    files = [info for info in infos if info["type"] != "directory" and len(info["name"]) > start]
-    for begin in range(0, len(files), _PAGE):
-        page = files[begin : begin + _PAGE]
-        yield FilePage([info["name"][start:] for info in page], [int(info["size"] or 0) for info in page])
-
+from ledgerbeam.io.storage.urls import is_local, split_scheme
 
 _MARK, _NOTE = ".json", ".nested"
 

@@ -1,4 +1,7 @@
-"""Folders of objects that are read and written as a whole. Nearly all objects are created once and never changed."""
+"""Files below a folder, with their sizes; and folders of objects that are read and written as a whole.
+
+Nearly all objects are created once and never changed.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ import errno
 import io
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import compress, groupby, islice
+from typing import Any, NamedTuple
 
 from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
@@ -25,6 +30,7 @@ _CONFLICT = 409  # another writer is creating the same name
 _BAD_REQUEST = 400
 _REFUSALS = {"AccessDenied": 403, "InternalError": 500, "ServiceUnavailable": 503, "SlowDown": 503}
 _READ_AT_ONCE = 64
+_PAGE = 10_000
 _ONE_PUT = 32 * 1024 * 1024
 _NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # characters that XML cannot represent, or changes
 
@@ -60,31 +66,15 @@ class ObjectFolder:
         """Return the names of all objects below a folder, relative to the root, sorted."""
         root = f"{self._url}/{folder}".rstrip("/")
         if not self._local:
-            return sorted(call(root, "list", self._find, root))
+            below = f"{folder}/" if folder else ""
+            with contextlib.suppress(SourceNotFoundError):  # there is no bucket
+                pages = list_files(root, self._options)
+                return sorted(below + name for page in pages for name in page.names if not name.endswith("/"))
+            return []
         found: list[str] = []
         for here, _, files in os.walk(root or "/", onerror=_raise_unless_gone):
             found += [os.path.join(here, name) for name in files if not name.endswith(TEMPORARY_SUFFIX)]
         return sorted(os.path.relpath(path, self._url or "/") for path in found)
-
-    def _find(self, root: str) -> list[str]:
-        if self._kind.api == "s3":  # fsspec makes two more requests for an empty folder
-            return self._listed(root)
-        store = self._store
-        store.invalidate_cache()
-        try:
-            paths = store.find(root)
-        except FileNotFoundError:
-            return []
-        start = len(store._strip_protocol(self._url)) + 1  # noqa: SLF001 - fsspec offers no public name for it
-        return [path[start:] for path in paths]
-
-    def _listed(self, root: str) -> list[str]:
-        bucket, _, key = split_scheme(root)[1].partition("/")
-        start = len(split_scheme(self._url)[1]) - len(bucket)
-        with contextlib.suppress(SourceNotFoundError):
-            pages = s3_pages(root, f"{key}/" if key else "", self._options)
-            return [item["Key"][start:] for page in pages for item in page if not item["Key"].endswith("/")]
-        return []
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Return whole objects in the order of `names`, None for those that do not exist."""
@@ -239,6 +229,94 @@ def _written_beside(path: str, data: bytes, *, durable: bool) -> Iterator[str]:
 def _raise_unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise storage_error(error, str(error.filename), "list") from error
+
+
+class FilePage(NamedTuple):
+    """Files below a folder, as two columns of equal length: paths relative to the folder, and sizes in bytes."""
+
+    names: list[str]
+    sizes: list[int]
+
+
+def list_files(
+    folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
+) -> Iterator[FilePage]:
+    """List every file below a folder, including hidden files. A missing folder has no files.
+
+    Links to folders are not followed. A file that is removed during the listing may be listed or not. On an object
+    store, names that do not start with `beginning` may be skipped, and subfolders are skipped unless `recursive`.
+    """
+    url = canonical_url(folder).rstrip("/") or "/"
+    if is_local(url):
+        return _list_local(url)
+    if store_of(url).api == "s3":
+        return _list_s3(url, options, beginning, recursive=recursive)
+    return _list_store(url, options, recursive=recursive)
+
+
+def _list_local(root: str) -> Iterator[FilePage]:
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        folder = os.path.join(root, below)
+        try:
+            with os.scandir(folder) as entries:
+                while found := list(islice(entries, _PAGE)):
+                    names = [entry.name for entry in found if not entry.is_dir()]
+                    waiting += [f"{below}{entry.name}/" for entry in found if entry.is_dir(follow_symlinks=False)]
+                    yield _described(folder, below, names)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it does not exist, or was removed meanwhile
+        except OSError as error:
+            raise storage_error(error, folder, "list") from error
+
+
+def _described(folder: str, below: str, names: list[str]) -> FilePage:
+    """Return the files with their sizes. Files that were removed meanwhile, and broken links, are left out."""
+    sizes = sizes_of(folder, names)
+    if -1 in sizes:
+        there = [size >= 0 for size in sizes]
+        names, sizes = list(compress(names, there)), list(compress(sizes, there))
+    return FilePage([below + name for name in names], sizes)
+
+
+def sizes_of(folder: str, names: list[str]) -> list[int]:
+    """Return the sizes of local files in bytes; -1 for a name without a file. Names may also be absolute paths."""
+    found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
+    return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
+
+
+def _size(path: str) -> int:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+    return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
+
+
+def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
+    key = split_scheme(url)[1].partition("/")[2]
+    prefix = f"{key}/" if key else ""
+    for page in s3_pages(url, prefix + beginning, options, recursive=recursive):
+        items = [item for item in page if item["Key"] != prefix]
+        yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
+
+
+def _list_store(url: str, options: Options | None, *, recursive: bool) -> Iterator[FilePage]:
+    store = filesystem(url, options)
+    store.invalidate_cache()
+    try:
+        found = call(url, "list", store.find if recursive else store.ls, url, detail=True)
+    except SourceNotFoundError:
+        return
+    start = len(store._strip_protocol(url).rstrip("/")) + 1  # noqa: SLF001 - fsspec offers no public name for it
+    infos = found.values() if recursive else found
+    files = [info for info in infos if info["type"] != "directory" and len(info["name"]) > start]
+    for begin in range(0, len(files), _PAGE):
+        page = files[begin : begin + _PAGE]
+        yield FilePage([info["name"][start:] for info in page], [int(info["size"] or 0) for info in page])
 
 
 def s3_pages(

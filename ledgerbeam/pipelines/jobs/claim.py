@@ -22,8 +22,8 @@ from ledgerbeam._base.names import ASIDE
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
-from ledgerbeam.io.listing.nested_folders import list_files
 from ledgerbeam.io.storage.files import refuse_links
+from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange

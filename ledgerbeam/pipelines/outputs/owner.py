@@ -21,9 +21,9 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, publish_bytes
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER, named_below
-from ledgerbeam.io.listing.nested_folders import is_note, list_files, marked_below, nested_owners, note_nested
+from ledgerbeam.io.listing.nested_folders import is_note, marked_below, nested_owners, note_nested
 from ledgerbeam.io.storage.files import delete, refuse_folder_links
-from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder, list_files
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore

@@ -20,10 +20,9 @@ from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import LedgerDamagedError, SourceNotFoundError, StorageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.listing.nested_folders import list_files, sizes_of
 from ledgerbeam.io.storage.client import ask_each
 from ledgerbeam.io.storage.files import first_link, refuse_links
-from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder, list_files, sizes_of
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local

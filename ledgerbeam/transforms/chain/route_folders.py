@@ -9,7 +9,8 @@ from typing import Any
 
 from ledgerbeam._base.names import ASIDE, check_route
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.io.listing.nested_folders import list_files, nested_owners
+from ledgerbeam.io.listing.nested_folders import nested_owners
+from ledgerbeam.io.storage.objects import list_files
 
 _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")  # end of the name of an output, see `output_name`
 

@@ -7,8 +7,9 @@ import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ledgerbeam.io.listing.nested_folders import list_files, nested_owners, note_nested
+from ledgerbeam.io.listing.nested_folders import nested_owners, note_nested
 from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.io.conftest import Place
 

@@ -282,11 +282,12 @@ def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(use: 
         def _strip_protocol(self, url: str) -> str:
             return url.partition("://")[2]
 
-        def find(self, url: str) -> list[str]:
+        def find(self, url: str, *, detail: bool) -> dict[str, dict[str, Any]]:
+            assert detail
             found = sorted((path for path in self.there if path.startswith(self._strip_protocol(url))), reverse=True)
             if not found:
                 raise FileNotFoundError(url)
-            return found
+            return {path: {"name": path, "type": "file", "size": 1} for path in found}
 
     use(Listed())
     assert ObjectFolder("gs://bucket/x").names("") == ["a/1", "a/2"]
@@ -310,7 +311,7 @@ class Bucket:
         self.asked.append(dict(request))
         if Bucket != "bucket":
             raise FileNotFoundError(Bucket)
-        found = [{"Key": key} for key in self.keys if key.startswith(request["Prefix"])]
+        found = [{"Key": key, "Size": 1} for key in self.keys if key.startswith(request["Prefix"])]
         start = int(request.get("ContinuationToken", "0"))
         follows = {"IsTruncated": True, "NextContinuationToken": str(start + 2)} if found[start + 2 :] else {}
         return {**({"Contents": found[start : start + 2]} if found else {}), **follows}

@@ -17,9 +17,9 @@ import pytest
 from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.listing import nested_folders
-from ledgerbeam.io.listing.nested_folders import list_files
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage import objects
+from ledgerbeam.io.storage.objects import ObjectFolder, list_files
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
@@ -690,7 +690,7 @@ class TestStrangers:
         assert len(place.owner(spec).strangers(place.store(spec))) == 2
 
     def test_they_are_looked_for_in_all_of_the_folder(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(nested_folders, "_PAGE", 1)
+        monkeypatch.setattr(objects, "_PAGE", 1)
         spec = place.own()
         names = [f"{letter}.jsonl-0000000000.jsonl" for letter in "abc"]
         for name in names:

@@ -15,9 +15,8 @@ import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, NotIndexableError, StorageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.listing.nested_folders import FilePage, list_files
 from ledgerbeam.io.listing.pages import Page, list_pages
-from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import FilePage, ObjectFolder, list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Output, Source, Task
 from ledgerbeam.ledger.model.identity import content_checksum, content_version
