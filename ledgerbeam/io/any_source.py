@@ -173,7 +173,7 @@ def open_any(
         except (IndexError_, NotIndexableError) as error:
             if indexed or index is not None:
                 raise
-            if folder is None and not _is_streamable(url, formats):
+            if folder is None and not recognize(url, formats).is_streamable:
                 raise
             why = str(error)
             level = logging.WARNING if isinstance(error, IndexMismatchError) else logging.INFO
@@ -294,11 +294,3 @@ def _dataset_folder(url: str, options: Options | None, formats: Iterable[Format]
             if kind.holds(url, options):
                 return _Folder(canonical_url(url).rstrip("/"), kind)
     return None
-
-
-def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
-    try:
-        recognize(url, formats).in_one_pass()
-    except NotIndexableError:
-        return False
-    return True

@@ -28,31 +28,18 @@ if TYPE_CHECKING:
 GROUP = "ledgerbeam.formats"
 """The entry-point group. An entry point has the name of its format; its object creates the format without arguments."""
 
-# Built-in formats in the form of entry points. Their packages import this module.
+# Built-in formats: reference as in an entry point, since their packages import this module; and suffixes, which are
+# reserved for them, so that they need no search of entry points.
 _BUILT_IN = {
-    "jsonl": "ledgerbeam.io.lines.formats:JsonlFormat",
-    "tar": "ledgerbeam.io.tar.format:TarFormat",
-    "megatron": "ledgerbeam.io.datasets.megatron.format:MegatronFormat",
-    "parquet": "ledgerbeam.io.columns.format:ParquetFormat",
-    "arrow": "ledgerbeam.io.columns.format:ArrowFormat",
-    "text": "ledgerbeam.io.lines.formats:TextFormat",
-    "warc": "ledgerbeam.io.warc:WarcFormat",
+    "jsonl": ("ledgerbeam.io.lines.formats:JsonlFormat", (".jsonl", ".json", ".ndjson")),
+    "tar": ("ledgerbeam.io.tar.format:TarFormat", (".tar",)),
+    "megatron": ("ledgerbeam.io.datasets.megatron.format:MegatronFormat", (".bin",)),
+    "parquet": ("ledgerbeam.io.columns.format:ParquetFormat", (".parquet", ".pq")),
+    "arrow": ("ledgerbeam.io.columns.format:ArrowFormat", (".arrow", ".feather")),
+    "text": ("ledgerbeam.io.lines.formats:TextFormat", (".txt",)),
+    "warc": ("ledgerbeam.io.warc:WarcFormat", (".warc",)),
 }
-
-# Reserved for the built-in formats, so that they need no search of entry points.
-_SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".ndjson": "jsonl",
-    ".tar": "tar",
-    ".bin": "megatron",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".txt": "text",
-    ".warc": "warc",
-}
+_SUFFIXES = {suffix: name for name, (_, suffixes) in _BUILT_IN.items() for suffix in suffixes}
 
 _RESERVED = {"shar", "webdataset", "energon", "lit"}  # values of `--to` that are not formats of files
 _lock = threading.RLock()
@@ -98,12 +85,13 @@ class FileType:
 
     def readable(self) -> Format:
         """Return the format of a source that can be read by position or in one pass; else NotIndexableError."""
-        if self.compression is not None and not self._is_streamable:
+        if self.compression is not None and not self.is_streamable:
             raise self._not_indexable()
         return self.format
 
     @property
-    def _is_streamable(self) -> bool:
+    def is_streamable(self) -> bool:
+        """Whether the source can be read in one pass, compressed or not."""
         return not is_columnar(self.format) and self.by_offsets().is_streamable
 
     def by_offsets(self) -> OffsetFormat:
@@ -120,7 +108,7 @@ class FileType:
     def _not_indexable(self) -> NotIndexableError:
         how = self.compression
         command = "" if how is None else f"decompress it, e.g. {how.command} {self.url.rpartition('/')[2]}"
-        if self._is_streamable:
+        if self.is_streamable:
             command = f"map, convert and tokenize read it from its beginning; for other commands {command}"
         return NotIndexableError(f"{self.url}: it is compressed and has no byte offsets to index: {command}")
 
@@ -148,7 +136,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
     _, dot, last = plain.rpartition("/")[2].lower().rpartition(".")
     name = _SUFFIXES.get(f"{dot}{last}")
     if name is not None and all(kind.name != name for kind in configured):
-        return FileType(url, _built_in(_BUILT_IN[name]), compression)
+        return FileType(url, format_named(name), compression)
     known = {**formats(), **{kind.name: kind for kind in configured}}
     by_suffix = {suffix: kind for kind in known.values() for suffix in kind.suffixes}
     for part in reversed(plain.rpartition("/")[2].lower().split(".")[1:]):
@@ -221,7 +209,7 @@ def formats() -> Mapping[str, Format]:
     with _lock:
         if _known is None and _loading is None:
             try:
-                _loading = {name: _built_in(reference) for name, reference in _BUILT_IN.items()}
+                _loading = {name: _built_in(reference) for name, (reference, _) in _BUILT_IN.items()}
                 from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and most jobs need none
 
                 for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
@@ -236,7 +224,7 @@ def formats() -> Mapping[str, Format]:
 def format_named(name: str) -> Format:
     """Return the format with a name; UsageError if there is none."""
     if name in _BUILT_IN:
-        return _built_in(_BUILT_IN[name])
+        return _built_in(_BUILT_IN[name][0])
     known = formats()
     if name not in known:
         raise UsageError(f"unknown output format {name!r}: expected one of {', '.join(sorted(known))}")
