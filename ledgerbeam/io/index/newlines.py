@@ -68,27 +68,18 @@ class _Scanner:
         return line_ends(view, start)
 
 
-class _Collector:
-    """A u64 array that grows in place. It needs about 8 bytes for each entry; a list of arrays would need 16."""
-
-    def __init__(self) -> None:
-        self._array: Offsets = np.empty(4096, np.uint64)
-        self.size = 0
-
-    def add(self, offsets: Offsets) -> None:
-        end = self.size + len(offsets)
-        if end > len(self._array):
-            self._array.resize(max(end, len(self._array) * 9 // 8), refcheck=False)
-        self._array[self.size : end] = offsets
-        self.size = end
-
-    @property
-    def last(self) -> int:
-        return int(self._array[self.size - 1])
-
-    def take(self) -> Offsets:
-        self._array.resize(self.size, refcheck=False)
-        return self._array
+def _joined(parts: Iterable[Offsets]) -> Offsets:
+    """Return parts as one array, which grows in place. It needs about 8 bytes for each entry; a list would need 16."""
+    joined: Offsets = np.empty(4096, np.uint64)
+    size = 0
+    for part in parts:
+        end = size + len(part)
+        if end > len(joined):
+            joined.resize(max(end, len(joined) * 9 // 8), refcheck=False)
+        joined[size:end] = part
+        size = end
+    joined.resize(size, refcheck=False)
+    return joined
 
 
 def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: int = 1) -> Offsets:
@@ -97,10 +88,7 @@ def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: 
     Memory: 8 bytes for each newline, and blocks of a fixed size.
     """
     reader = source if isinstance(source, RangeReader) else RangeReader(source)
-    found = _Collector()
-    for ends in _scan(reader, start, stop, threads):
-        found.add(ends)
-    return found.take()
+    return _joined(_scan(reader, start, stop, threads))
 
 
 def _scan(reader: RangeReader, start: int, stop: int, threads: int, name: str = "") -> Iterator[Offsets]:
@@ -142,14 +130,21 @@ def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: 
 
 
 def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
-    """Return the index of a source of `size` bytes from the results of `scan_newlines` for all its parts in order."""
-    offsets = _Collector()
-    offsets.add(np.zeros(1, np.uint64))  # parts may be a generator, so that each part is freed after it is copied
-    for part in parts:
-        offsets.add(part)
-    if offsets.last != size:
-        offsets.add(np.array([size], np.uint64))
-    return offsets.take()
+    """Return the index of a source of `size` bytes from the results of `scan_newlines` for all its parts in order.
+
+    Parts from a generator are freed one by one, after they are copied.
+    """
+
+    def offsets() -> Iterator[Offsets]:
+        last = 0
+        yield np.zeros(1, np.uint64)
+        for part in parts:
+            last = int(part[-1]) if len(part) else last
+            yield part
+        if last != size:
+            yield np.array([size], np.uint64)
+
+    return _joined(offsets())
 
 
 def build_jsonl_index(
