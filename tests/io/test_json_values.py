@@ -33,7 +33,8 @@ from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.json_values import dumps, json_form, loads, require_finite
-from ledgerbeam.io.lines.jsonl import JsonLinesBuilder, split_jsonl, stream_records
+from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.lines.jsonl import JsonLinesBuilder, stream_records
 from ledgerbeam.io.tar.sample import TEXT_EXTENSIONS, json_bytes, text_or_json
 from tests.cases import each
 
@@ -139,7 +140,7 @@ def test_every_way_of_reading_a_source_gives_the_same_integers(source: Path) -> 
         assert reader.read_span(40, 60) == every[40:60]
     with JsonlReader(str(source), IndexFile(f"{source}.idx", source=str(source))) as fresh:
         assert fresh.read_many([70]) == [WIDE[20]]
-    assert split_jsonl(data, "x") == every
+    assert JsonlFormat().split(data, "x") == every
     assert list(stream_records(str(source))) == every
     packed = source.with_suffix(".jsonl.gz")
     packed.write_bytes(gzip.compress(data))

@@ -40,7 +40,7 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import HeldBlock, LineBlocks
 from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
-from ledgerbeam.io.lines.jsonl import JsonLines, split_jsonl
+from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.writer import encode_tar
@@ -174,8 +174,8 @@ def test_a_pass_over_lines_gives_what_a_list_holds(monkeypatch: pytest.MonkeyPat
     for span in (None, StreamSpan(7, lines, 100, 100 + len(data))):
         records = RecordBlocks([LineBlocks(JsonlFormat(), data, "a.jsonl", span)])
         for _ in range(2):
-            assert records.listed() == split_jsonl(data, "a.jsonl")
-        assert records.passed == len(split_jsonl(data, "a.jsonl"))
+            assert records.listed() == JsonlFormat().split(data, "a.jsonl")
+        assert records.passed == len(JsonlFormat().split(data, "a.jsonl"))
         assert pickle.loads(pickle.dumps(records)).listed() == records.marking().listed() == records.listed()
         if size < 10 and len(data) > 100:
             assert len(list(records)) > 40

@@ -16,7 +16,7 @@ from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
-from ledgerbeam.io.lines.jsonl import JsonLines, JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl
+from ledgerbeam.io.lines.jsonl import JsonLines, JsonlReader, decode_lines, encode_jsonl, raw_lines
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import HEAD, require_lines
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -71,15 +71,13 @@ class JsonlFormat(IndexedFormat):
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Decode consecutive lines that are in memory, without blank lines; see `OffsetFormat`."""
-        if span is None:
-            return split_jsonl(data, url)
-        return decode_lines(_span_lines(data, url, span), url, span.record, span.start, wide=holds_wide(data))
+        lines, record, start = _lines(data, url, span)
+        return decode_lines(lines, url, record, start, wide=holds_wide(data))
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
         """Return consecutive lines that are in memory, without blank lines; see `OffsetFormat`."""
-        if span is None:
-            return raw_lines(data.split(b"\n"), url, 0, 0)
-        return raw_lines(_span_lines(data, url, span), url, span.record, span.start)
+        lines, record, start = _lines(data, url, span)
+        return raw_lines(lines, url, record, start)
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
         """Return consecutive lines that are in memory as rows of a table, without blank lines; see `TableFormat`.
@@ -116,13 +114,16 @@ class JsonlFormat(IndexedFormat):
         return self.shard(data, offsets, nulled=records.nulled if isinstance(records, JsonLines) else 0)
 
 
-def _span_lines(data: bytes, url: str, span: StreamSpan) -> list[bytes]:
+def _lines(data: bytes, url: str, span: StreamSpan | None) -> tuple[list[bytes], int, int]:
+    """Return lines without newlines, and the number and the offset of the first one."""
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
+    if span is None:
+        return lines, 0, 0
     if len(lines) != span.records:
         raise changed_span(url, span)
-    return lines
+    return lines, span.record, span.start
 
 
 @dataclass(frozen=True)

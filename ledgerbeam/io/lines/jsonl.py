@@ -100,11 +100,6 @@ def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Raw
     return found
 
 
-def split_jsonl(data: bytes, url: str) -> list[Any]:
-    """Decode the lines of a whole file in memory. Blank lines are left out. Errors as in `decode_line`."""
-    return decode_lines(data.split(_NEWLINE), url, 0, 0, wide=holds_wide(data))
-
-
 def stream_records(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[Any]:
     """Yield the values of a JSONL source in order, plain or compressed. Errors have ranges of decompressed bytes."""
     url = url if is_pipe(url) else canonical_url(url)

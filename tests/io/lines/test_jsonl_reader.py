@@ -21,7 +21,8 @@ from ledgerbeam.errors import IndexMismatchError, RecordError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.lines import rows
-from ledgerbeam.io.lines.jsonl import JsonlReader, encode_jsonl, split_jsonl
+from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.lines.jsonl import JsonlReader, encode_jsonl
 from ledgerbeam.io.lines.rows import ByteRows
 from tests.cases import each
 from tests.memory import peak_of
@@ -58,14 +59,15 @@ def replaced(tmp_path: Path, before: bytes, after: bytes) -> JsonlReader:
 @given(st.lists(_values))
 def test_what_is_encoded_is_split_again(values: list[Any]) -> None:
     data, offsets = encode_jsonl(values)
-    assert split_jsonl(data, "x") == values
+    assert JsonlFormat().split(data, "x") == values
     assert offsets.tolist() == [0, *(i + 1 for i, byte in enumerate(data) if byte == 10)]
 
 
 @pytest.mark.parametrize("content", [b'{"a":1}\r\n{"b":2}\r\n', b'{"a":1}\n{"b":2}', b' {"a":1} \n\t{"b":2}\n'])
 def test_crlf_a_missing_last_newline_and_white_space_are_fine(tmp_path: Path, content: bytes) -> None:
     reader = reader_of(tmp_path, content)
-    for found in (list(reader), [reader[0], reader[1]], reader[:], reader.read_span(0, 2), split_jsonl(content, "x")):
+    split = JsonlFormat().split(content, "x")
+    for found in (list(reader), [reader[0], reader[1]], reader[:], reader.read_span(0, 2), split):
         assert found == [{"a": 1}, {"b": 2}]
     assert reader.read_span(1, 2) == [{"b": 2}]
 
@@ -74,7 +76,7 @@ def test_blank_lines_are_records_that_spans_skip_and_ints_refuse(tmp_path: Path)
     content = b'\n{"a":1}\n \t\r\n{"b":2}\n\n'
     reader = reader_of(tmp_path, content)
     assert len(reader) == 5
-    assert reader.read_span(0, 5) == list(reader) == split_jsonl(content, "x") == [{"a": 1}, {"b": 2}]
+    assert reader.read_span(0, 5) == list(reader) == JsonlFormat().split(content, "x") == [{"a": 1}, {"b": 2}]
     assert reader.read_span(2, 3) == reader.read_span(0, 1) == reader.read_span(4, 5) == []
     assert [reader[1], reader[3]] == [{"a": 1}, {"b": 2}]
     for read in (lambda: reader[2], lambda: reader[2:4], lambda: reader.read_many([2])):
@@ -100,7 +102,7 @@ def test_a_bad_line_is_named_with_record_bytes_and_preview(tmp_path: Path, line:
     for read in (
         lambda: reader[2],
         lambda: reader.read_span(1, 4),
-        lambda: split_jsonl(content, "x"),
+        lambda: JsonlFormat().split(content, "x"),
         lambda: list(reader),
     ):
         with pytest.raises(RecordError, match=f"(?s){where}.*{found}"):

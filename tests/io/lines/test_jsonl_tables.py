@@ -16,7 +16,6 @@ from ledgerbeam.io.columns.tables import to_table
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.lines import jsonl_tables as tables
 from ledgerbeam.io.lines.formats import TextFormat
-from ledgerbeam.io.lines.jsonl import split_jsonl
 from ledgerbeam.io.lines.jsonl_tables import JsonTables, schema_of_lines
 from tests.cases import each
 
@@ -42,7 +41,7 @@ def parsed(data: bytes, schema: pa.Schema = SCHEMA) -> pa.Table | None:
 
 def through_records(data: bytes, schema: pa.Schema = SCHEMA) -> pa.Table | None:
     try:
-        return to_table(split_jsonl(data, "/a.jsonl"), schema)
+        return to_table(JsonlFormat().split(data, "/a.jsonl"), schema)
     except RecordError:
         return None
 
