@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import UsageError
@@ -25,7 +25,6 @@ from ledgerbeam.io.idxpack.reader import (
     SEGMENT,
     SEQUENCE,
     collection_key,
-    row_bytes,
 )
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes
 from ledgerbeam.io.storage.client import Options, map_ahead
@@ -138,21 +137,21 @@ def write_index_pack(
     keys = _keys(url, collections)
     packer = _Packer(options, location or IndexLocation())
     packer.gather(collections)
-    layout = _Layout(collections, packer)
+    layout = _Layout(collections, keys, packer)
     digest = layout_hash(collections)
+    version = 3 if any(isinstance(collection, PackArray) for collection in collections) else 2
     with publish(url, options) as file:
-        file.write(layout.header(digest))
-        file.write(layout.collections(keys).tobytes() + layout.sequences().tobytes())
-        file.write(bytes(layout.segments.stop - layout.segments.start))  # overwritten once the checksums are computed
-        file.write(bytes(layout.texts.data).ljust(layout.strings.stop - layout.strings.start, b"\0"))
-        table = np.zeros(layout.segments.rows, SEGMENT)
-        position = layout.payload.start
+        file.write(HEADER.pack(MAGIC, version, HEADER_BYTES, *layout.sections, digest).ljust(HEADER_BYTES, b"\0"))
+        file.write(layout.collections.tobytes() + layout.sequences.tobytes())
+        segments_at = file.tell()
+        file.write(bytes(layout.segments.nbytes))  # overwritten once the checksums are computed
+        file.write(layout.strings)
         for number, (data, source_size) in enumerate(packer.payloads()):
-            table[number] = layout.segment(number, position, source_size, data)
+            layout.segments["source_size"][number] = source_size
+            layout.segments["crc"][number] = zlib.crc32(data)
             file.write(data)
-            position += len(data)
-        file.seek(layout.segments.start)
-        file.write(table.tobytes())
+        file.seek(segments_at)
+        file.write(layout.segments.tobytes())
     return digest
 
 
@@ -236,61 +235,39 @@ class _Packer:
         return index_bytes(offsets), source.size
 
 
-class _Section(NamedTuple):
-    """A part of a pack: its first byte, one past its last, and its number of rows, or of bytes if it has no rows."""
-
-    start: int
-    stop: int
-    rows: int
-
-
 class _Layout:
-    def __init__(self, collections: Sequence[Collection], packer: _Packer) -> None:
-        self._collections = collections
-        self._packer = packer
-        self._ends = list(packer.ends())
-        self.texts = _Strings()
-        self._kinds = [self.texts.add(collection.kind) for collection in collections]
-        self._paths = [self.texts.add(segment.path) for segment in packer.segments]
-        rows = _section(HEADER_BYTES, len(collections), row_bytes(COLLECTION))
-        sequences = _section(rows.stop, sum(map(len, self._ends)), row_bytes(SEQUENCE))
-        self.segments = _section(sequences.stop, len(packer.segments), row_bytes(SEGMENT))
-        strings = _section(self.segments.stop, len(self.texts.data), 1)
-        self.strings = strings._replace(stop=-(-strings.stop // ENTRY) * ENTRY)
-        self.payload = _section(self.strings.stop, sum(segment.size for segment in packer.segments), 1)
-        self._sections = (rows, sequences, self.segments, self.strings, self.payload)
+    """The rows and the strings of a pack. Checksums and the sizes of sources are still missing in `segments`."""
 
-    def header(self, digest: bytes) -> bytes:
-        version = 3 if any(isinstance(collection, PackArray) for collection in self._collections) else 2
-        places = [value for section in self._sections for value in (section.start, section.rows)]
-        return HEADER.pack(MAGIC, version, HEADER_BYTES, *places, digest).ljust(HEADER_BYTES, b"\0")
-
-    def collections(self, keys: Sequence[bytes]) -> NDArray[Any]:
-        rows = np.zeros(len(self._collections), COLLECTION)
+    def __init__(self, collections: Sequence[Collection], keys: Sequence[bytes], packer: _Packer) -> None:
+        strings = _Strings()
+        kinds = [strings.add(collection.kind) for collection in collections]
+        paths = [strings.add(segment.path) for segment in packer.segments]
+        ends = list(packer.ends())
+        sizes = [segment.size for segment in packer.segments]
+        self.collections = np.zeros(len(collections), COLLECTION)
+        self.sequences = np.zeros(sum(map(len, ends)), SEQUENCE)
+        self.segments = np.zeros(len(packer.segments), SEGMENT)
+        self.strings = bytes(strings.data).ljust(-(-len(strings.data) // ENTRY) * ENTRY, b"\0")
+        parts = (self.collections.nbytes, self.sequences.nbytes, self.segments.nbytes, len(self.strings))
+        starts = list(accumulate(parts, initial=HEADER_BYTES))
+        counts = (len(collections), len(self.sequences), len(packer.segments), len(strings.data), sum(sizes))
+        self.sections = [*chain.from_iterable(zip(starts, counts, strict=True))]  # start and number of rows or bytes
+        strings_at, payload_at = starts[3:]
         first = 0
-        for number, (collection, ends) in enumerate(zip(self._collections, self._ends, strict=True)):
-            text, size = self._kinds[number]
-            records = ends[-1] if ends else 0
-            kind = self.strings.start + text
-            rows[number] = (keys[number], first, len(ends), records, kind, size, _flags(collection))
-            first += len(ends)
-        return rows
-
-    def sequences(self) -> NDArray[Any]:
-        rows = np.zeros(sum(map(len, self._ends)), SEQUENCE)
-        rows["segment"] = list(chain.from_iterable(self._packer.numbers))
-        rows["end"] = list(chain.from_iterable(self._ends))
-        return rows
-
-    def segment(self, number: int, position: int, source_size: int, data: bytes) -> tuple[int, ...]:
-        segment = self._packer.segments[number]
-        text, size = self._paths[number]
-        place = (self.strings.start + text, position, size, segment.flags, segment.items)
-        return (*place, source_size, len(data), zlib.crc32(data), 0)
-
-
-def _section(start: int, rows: int, row_bytes: int) -> _Section:
-    return _Section(start, start + rows * row_bytes, rows)
+        for number, (collection, of_collection) in enumerate(zip(collections, ends, strict=True)):
+            text, size = kinds[number]
+            records = of_collection[-1] if of_collection else 0
+            place = (keys[number], first, len(of_collection), records)
+            self.collections[number] = (*place, strings_at + text, size, _flags(collection))
+            first += len(of_collection)
+        self.sequences["segment"] = list(chain.from_iterable(packer.numbers))
+        self.sequences["end"] = list(chain.from_iterable(ends))
+        self.segments["path"] = [strings_at + text for text, _ in paths]
+        self.segments["path_size"] = [size for _, size in paths]
+        self.segments["flags"] = [segment.flags for segment in packer.segments]
+        self.segments["items"] = [segment.items for segment in packer.segments]
+        self.segments["payload"] = list(accumulate(sizes, initial=payload_at))[:-1]
+        self.segments["payload_size"] = sizes
 
 
 class _Strings:
