@@ -7,20 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_url
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
     disable_progress_bars,
     enable_progress_bars,
-    get_session,
-    hf_raise_for_status,
     parse_hf_uri,
 )
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.client import Options, call
+from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.responses import http_status, lacks_repository
 from ledgerbeam.io.storage.stat import content_name
 
@@ -69,8 +67,8 @@ class HubDataset:
         self.url = url
         self.folder = place.path_in_repo.rstrip("/")
         self._name, self._branch = place.id, place.revision or "main"
-        self._endpoint = options.get("endpoint")
-        self._api = HfApi(endpoint=self._endpoint, token=options.get("token"))
+        self._options = {"endpoint": options.get("endpoint"), "token": options.get("token")}
+        self._api = HfApi(**self._options)
 
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}" if self.folder else name
@@ -110,17 +108,8 @@ class HubDataset:
 
     def read(self, name: str, commit: str) -> bytes:
         """Read a small file as it is in a commit."""
-
-        def read() -> bytes:
-            url = hf_hub_url(
-                self._name, self._path(name), repo_type="dataset", revision=commit, endpoint=self._endpoint
-            )
-            heads = self._api._build_hf_headers()  # noqa: SLF001 - the client's own headers for credentials
-            answer = get_session().get(url, headers=heads)
-            hf_raise_for_status(answer)
-            return bytes(answer.content)
-
-        return call(self.url, "read", read)
+        url = f"hf://datasets/{self._name}@{commit}/{self._path(name)}"
+        return call(self.url, "read", filesystem(url, self._options).cat_file, url)
 
     def send(self, files: Mapping[str, str | bytes]) -> dict[str, Upload]:
         """Upload the contents of files, unless the Hub has them; small ones are sent with the commit.
