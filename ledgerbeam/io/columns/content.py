@@ -6,7 +6,6 @@ string views and run-end encoding reuse bytes too. So the size of such columns i
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
-from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.ranges import RangeReader, SizedFile
 
 _NEXT = 64  # closer ranges are merged
 _MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
@@ -58,7 +57,7 @@ class HeldBytes:
 Content: TypeAlias = RangeReader | HeldBytes  # positional reads of a source
 
 
-class PlacedFile(io.RawIOBase):
+class PlacedFile(SizedFile):
     """A file object over a source. Fetched ranges are served from memory; every other read is a read of the source.
 
     Args:
@@ -68,11 +67,9 @@ class PlacedFile(io.RawIOBase):
     """
 
     def __init__(self, content: Content, *, lends: bool = False) -> None:
-        super().__init__()
+        super().__init__(content.size)
         self._content = content
         self._lends = lends
-        self._size = content.size
-        self._place = 0
         self._starts: list[int] = []
         self._blocks: list[bytes] = []
 
@@ -102,23 +99,6 @@ class PlacedFile(io.RawIOBase):
         starts, stops = [start for start, _ in wanted], [stop for _, stop in wanted]
         for start, data in zip(starts, self._content.read_many(starts, stops, gap=min(_GAP, most)), strict=True):
             self.hold(start, data)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position of the next read."""
-        return self._place
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position and return it."""
-        self._place = offset + (0, self._place, self._size)[whence]
-        return self._place
 
     def size(self) -> int:
         """Return the length of the file."""

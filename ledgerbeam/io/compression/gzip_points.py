@@ -34,7 +34,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompressed_pieces
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.ranges import RangeReader, SizedFile
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url, index_again
 
@@ -259,37 +259,22 @@ def gzip_spacing(size: int, spacing: int = SPACING) -> int:
     return min(max(spacing, size // _MOST_WINDOWS), _MOST_SPACING)
 
 
-class _File(io.RawIOBase):
+class _File(SizedFile):
     def __init__(self, reader: RangeReader) -> None:
+        super().__init__(reader.size)
         self.error: LedgerbeamError | None = None
         self._reader = reader
-        self._position = 0
-        self._size = reader.size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
-        start = min(self._position, self._size)
+        start = min(self._place, self._size)
         try:
             data = self._reader.read(start, min(start + len(view), self._size))
         except LedgerbeamError as error:
             self.error = error
             raise
         view[: len(data)] = data
-        self._position = start + len(data)
+        self._place = start + len(data)
         return len(data)
 
 

@@ -5,6 +5,7 @@ Local files are read with `os.pread`, other sources through fsspec with a bounde
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
@@ -314,6 +315,32 @@ class RangeReader:
                 "indexed: index it again and run again"
             )
         return StorageError(f"{wanted}, although the source has {size} bytes; run again")
+
+
+class SizedFile(io.RawIOBase):
+    """A position in a file of a known size. A subclass reads from the position on."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._place = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position of the next read."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Set the position and return it."""
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
 
 
 def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
