@@ -380,12 +380,8 @@ class _Map(TypedColumn):
         keys = _part_array(self._keys, [name for name, _ in flat], len(values), ".keys")
         items = _part_array(self._items, [part for _, part in flat], len(values), ".values")
         ends = np.cumsum([0, *(0 if value is None else len(value) for value in pairs)])
-        valid = [value is not None for value in pairs]
-        made = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys, items, type=self.type)
-        if all(valid):
-            return made
-        places = [place if is_there else None for place, is_there in enumerate(valid)]
-        return made.take(pa.array(places, pa.int64()))
+        mask = _mask([value is not None for value in pairs])
+        return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys, items, type=self.type, mask=mask)
 
 
 def _part_array(column: TypedColumn, values: list[Any], of: int, path: str = "") -> pa.Array:
