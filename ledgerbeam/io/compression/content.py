@@ -96,7 +96,8 @@ class ContentReader(RangeReader):
         return f"ContentReader({self.url!r}, {self._index!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.url, self._index, self._source)
+        source = self._source
+        return type(self), (self.url, self._index, self.options, source._size, source.listed)  # noqa: SLF001 - our own
 
     @property
     def size(self) -> int:
@@ -269,12 +270,6 @@ class _Segments(dict[int, bytes]):
                     self._size -= len(self.pop(next(iter(self))))
         finally:
             self._turn.release()
-
-
-def _restore(url: str, index: str, source: RangeReader) -> ContentReader:
-    reader = ContentReader(url, index, source.options)
-    reader._source = source  # noqa: SLF001 - it has the listed properties
-    return reader
 
 
 @dataclass
