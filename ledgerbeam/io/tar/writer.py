@@ -122,24 +122,16 @@ class _Outline(NamedTuple):
     extensions: tuple[str, ...]
 
 
-def _encode_sample(sample: Sample, number: int, group: Grouping, *, pax: bool = True) -> tuple[bytes, list[int]]:
-    """Encode one sample; return its bytes, and the offset of each member in them. RecordError as in `encode_tar`."""
+def _encode_members(sample: Sample, number: int, group: Grouping, *, pax: bool = True) -> list[bytes]:
+    """Return the members of one sample as bytes. RecordError as in `encode_tar`; `number` is for its message."""
     names = _names(number, sample)
     _require_readable([_Outline(sample.key, tuple(sample))], [names], group, first=number)
-    pieces: list[bytes] = []
-    starts: list[int] = []
-    position = 0
-    for name, content in zip(names, sample.values(), strict=True):
-        member = _member(name, content, pax)
-        starts.append(position)
-        pieces += member
-        position += sum(map(len, member))
-    return b"".join(pieces), starts
+    return [b"".join(_member(name, content, pax)) for name, content in zip(names, sample.values(), strict=True)]
 
 
 def encode_pair(sample: Sample, number: int = 0) -> bytes:
     """Encode one sample as a pair of members, without pax headers where possible. `number` is for messages."""
-    return _encode_sample(sample, number, "pairs", pax=False)[0]
+    return b"".join(_encode_members(sample, number, "pairs", pax=False))
 
 
 def pairs_sentinel(position: int) -> int:
@@ -261,19 +253,21 @@ class TarWriter:
             DiskFullError: No space is left; also StorageError.
         """
         try:
-            data, starts = _encode_sample(sample, self.count, "key")
+            members = _encode_members(sample, self.count, "key")
         except RecordError as error:
             raise RecordError(f"{self.url}: {error}") from error
         if sample.key == self._key:
             raise RecordError(
                 f"{self.url}: sample {self.count} ({sample.key!r}) has the key of the sample before; use another"
             )
-        start = self.size
-        self._write(data)
-        self._starts.append(start)
+        starts = []
+        for member in members:
+            starts.append(self.size)
+            self._write(member)
+        self._starts.append(starts[0])
         self.count += 1
         self._key = sample.key
-        return [start + offset for offset in starts]
+        return starts
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
