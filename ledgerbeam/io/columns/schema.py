@@ -31,7 +31,7 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.columns import values
 from ledgerbeam.io.columns.infer import infer_schema
 from ledgerbeam.io.columns.tables import TableMaker, table_of
-from ledgerbeam.io.json_values import loads
+from ledgerbeam.io.json_values import BASE64, loads
 
 _ROUTES = "routes"
 _OF_ROUTE = "schema of route "
@@ -75,7 +75,7 @@ class JobSchema:
         main = schema_json(self.by_route[""]) if "" in self.by_route else {}
         routes = {route: schema_json(schema) for route, schema in sorted(self.by_route.items()) if route}
         others = {} if self.others is None else {_OTHER_ROUTES: schema_json(self.others)}
-        return {**main, **({} if self.is_of_all and not routes else {_ROUTES: routes} if routes else {}), **others}
+        return {**main, **({_ROUTES: routes} if routes else {}), **others}
 
     @classmethod
     def from_json(cls, found: Any, where: str = "the schema") -> JobSchema:
@@ -235,9 +235,6 @@ def _of_parameters(found: Mapping[str, Any]) -> pa.Schema:
     return schema_of({"columns": columns, **rest})
 
 
-_BASE64 = "__base64__"
-
-
 def schema_json(schema: pa.Schema) -> dict[str, Any]:
     """Return a schema as JSON. Raises UsageError if two columns have the same name, or a type has no JSON form."""
     _require_names([field.name for field in schema], "")
@@ -309,13 +306,8 @@ _LISTS: dict[str, Callable[[pa.Field], pa.DataType]] = {
     "list_view": pa.list_view,
     "large_list_view": pa.large_list_view,
 }
-_LIST_NAMES: dict[type, str] = {
-    pa.ListType: "list",
-    pa.LargeListType: "large_list",
-    pa.ListViewType: "list_view",
-    pa.LargeListViewType: "large_list_view",
-    pa.FixedSizeListType: "fixed_size_list",
-}
+_LIST_NAMES = {type(make(pa.field("", pa.null()))): name for name, make in _LISTS.items()}
+_LIST_NAMES[pa.FixedSizeListType] = "fixed_size_list"
 
 
 def _type_json(kind: pa.DataType) -> dict[str, Any]:
@@ -486,14 +478,14 @@ def _bytes_json(data: bytes) -> Any:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return {_BASE64: base64.b64encode(data).decode()}
+        return {BASE64: base64.b64encode(data).decode()}
 
 
 def _metadata_value(found: Any, where: str) -> bytes:
     if isinstance(found, str):
         return found.encode()
-    if isinstance(found, Mapping) and isinstance(found.get(_BASE64), str):
-        return base64.b64decode(found[_BASE64])
+    if isinstance(found, Mapping) and isinstance(found.get(BASE64), str):
+        return base64.b64decode(found[BASE64])
     raise UsageError(f"{where}: expected strings as metadata, found {found!r:.80}")
 
 
