@@ -177,25 +177,16 @@ def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
     return whole
 
 
-@dataclass(frozen=True)
-class _Codec:
-    """A decompressor, and the padding bytes that its format permits between and after frames."""
-
-    frame: Callable[[], Frame]
-    padding: bytes = b""
-
-
-_CODECS = {
-    "gzip": _Codec(DeflateFrame, b"\0"),
-    "bzip2": _Codec(lambda: Frame(bz2.BZ2Decompressor)),
-    "xz": _Codec(lambda: Frame(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30)), b"\0"),
-    "zstd": _Codec(_ZstdFrame),
-    "lz4": _Codec(
-        lambda: Frame(
-            import_extra("lz4.frame", "lz4", "LZ4 needs a package that is not installed").LZ4FrameDecompressor
-        )
+_FRAMES: dict[str, Callable[[], Frame]] = {
+    "gzip": DeflateFrame,
+    "bzip2": lambda: Frame(bz2.BZ2Decompressor),
+    "xz": lambda: Frame(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30)),
+    "zstd": _ZstdFrame,
+    "lz4": lambda: Frame(
+        import_extra("lz4.frame", "lz4", "LZ4 needs a package that is not installed").LZ4FrameDecompressor
     ),
 }
+_PADDING = {"gzip": b"\0", "xz": b"\0"}  # bytes that the format permits between and after frames
 
 
 def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
@@ -223,7 +214,7 @@ def decompressed_pieces(
 
     `frame` is the first frame if the pieces begin inside it; `at` is the offset of the first piece in the file.
     """
-    codec = _CODECS[name]
+    padding = _PADDING.get(name)
     taken, made, frames, head = at, 0, 0, b""
     try:
         for piece in pieces:
@@ -231,10 +222,10 @@ def decompressed_pieces(
             head = head or bytes(data[:HEAD])
             while data:
                 if frame is None:
-                    data = bytes(data).lstrip(codec.padding) if frames and codec.padding else data
+                    data = bytes(data).lstrip(padding) if frames and padding else data
                     if not data:
                         break
-                    frame = codec.frame()
+                    frame = _FRAMES[name]()
                 for block in frame.feed(data):
                     made += len(block)
                     yield block
@@ -370,7 +361,6 @@ class Expansion:
 
 ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"  # environment variable that allows pipes in this process and its children
 _SCHEME = "pipe:"
-_BLOCK = 1024 * 1024
 _SHOWN = 300
 _ENDED_EARLY = 128 + signal.SIGPIPE  # with pipefail: the next command stopped reading, which is no failure
 
@@ -415,7 +405,7 @@ def _output(url: str, command: str) -> Iterator[bytes]:
     ):
         ended = False
         try:
-            while process.stdout is not None and (block := process.stdout.read1(_BLOCK)):  # type: ignore[attr-defined]
+            while process.stdout is not None and (block := process.stdout.read1(BLOCK)):  # type: ignore[attr-defined]
                 yield block
             ended = True
         finally:
