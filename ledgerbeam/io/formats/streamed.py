@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeGuard, cast, runtime_checkable
 
 from ledgerbeam._base.lazy import np
-from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
+from ledgerbeam.errors import ArchiveError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import (
@@ -26,7 +26,7 @@ from ledgerbeam.io.formats.format import (
     fits,
     is_columnar,
 )
-from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.formats.registry import FileType, recognize
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.client import Options
@@ -47,10 +47,7 @@ def scan_stream(
     SourceError: the data is damaged, or not of the kind that its name shows; or a record exceeds `base.MOST_RECORD`.
     NotIndexableError: its format cannot be read compressed.
     """
-    if kind is None:
-        kind = recognize(url).in_one_pass()
-    if not kind.is_streamable:
-        raise NotIndexableError(f"{url}: {kind.name} is not read compressed; decompress the file")
+    kind = (recognize(url) if kind is None else FileType(url, kind)).in_one_pass()
     stream = Stream(url, options, listed)
     try:
         require_kind(stream.read(0, HEAD), stream.url, kind.name)
