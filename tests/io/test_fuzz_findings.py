@@ -26,7 +26,7 @@ from ledgerbeam.io.datasets.shar.reader import SharReader
 from ledgerbeam.io.idxpack.reader import IndexPack
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import open_local, stat
-from ledgerbeam.io.tar.reader import split_tar
+from ledgerbeam.io.tar.format import TarFormat
 from tests.cases import each
 from tests.io.tar.test_fuzz import member, old_sparse, pax, sparse_pax
 from tests.iterators.data import write_lines, write_pack, write_samples, write_shar, write_text
@@ -176,14 +176,14 @@ def test_the_densest_label_maps_are_read() -> None:
 def test_a_size_of_thousands_of_digits(digits: int) -> None:
     data = pax(("size", "9" * digits)) + member("a.bin", b"0", b"d") + bytes(1024)
     with pytest.raises(ArchiveError, match=r"x\.tar: the pax header before byte .* has the invalid size"):
-        split_tar(data, "x.tar")
+        TarFormat().split(data, "x.tar")
 
 
 @pytest.mark.parametrize("real", [2**20 * 8, 8**11 - 1])
 def test_a_sparse_member_that_claims_more_than_its_archive_can_mean(real: int) -> None:
     data = old_sparse(real) + member("s.json", b"0", b"{}") + bytes(1024)
     with pytest.raises(ArchiveError, match=r"x\.tar: the sparse member 's\.bin' at byte 0 is damaged .*at most"):
-        split_tar(data, "x.tar")
+        TarFormat().split(data, "x.tar")
 
 
 @pytest.mark.parametrize("given", ["x,512", "1024,99999", "1024", ""])
@@ -191,7 +191,7 @@ def test_a_damaged_map_of_a_sparse_member(given: str) -> None:
     data = sparse_pax(size="3000", numblocks="1", map=given)
     data += member("s.x", b"0", b"d" * 512) + bytes(1024)
     try:
-        split_tar(data, "x.tar")
+        TarFormat().split(data, "x.tar")
     except LedgerbeamError as error:
         assert "sparse member 's.x' at byte 0 is damaged" in str(error)  # noqa: PT017
     else:

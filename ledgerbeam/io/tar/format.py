@@ -20,7 +20,7 @@ from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.grouping import Grouping, group_key, group_members, group_pairs
 from ledgerbeam.io.tar.headers import PlainHeaderScan, Run
-from ledgerbeam.io.tar.reader import TarLayout, TarReader, build_tar_index, split_tar, tar_bounds
+from ledgerbeam.io.tar.reader import TarLayout, TarReader, build_tar_index, sample_offsets
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import HeaderSource, walk_bytes, walk_source
 from ledgerbeam.io.tar.writer import encoded_samples
@@ -70,20 +70,19 @@ class TarFormat(IndexedFormat):
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Decode consecutive samples from bytes in memory; see `OffsetFormat`."""
-        if span is None:
-            return list(split_tar(data, url, group=self.group))
-        bounds = self._span_bounds(data, url, span)
+        bounds = self._bounds(data, url, span)
         return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
         """Return the bytes of consecutive samples, headers included; see `OffsetFormat`."""
-        if span is None:
-            bounds = tar_bounds(data, url, group=self.group)
-            return raw_records(url, data[bounds[0] :], bounds, 0)
-        bounds = [span.start + bound for bound in self._span_bounds(data, url, span)]
-        return raw_records(url, data, bounds, span.record)
+        record, start = (0, 0) if span is None else (span.record, span.start)
+        bounds = self._bounds(data, url, span)
+        return raw_records(url, data[bounds[0] :], [start + bound for bound in bounds], record)
 
-    def _span_bounds(self, data: bytes, url: str, span: StreamSpan) -> list[int]:
+    def _bounds(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
+        """Return the start of each sample in memory, and the end of the last one."""
+        if span is None:
+            return list(map(int, sample_offsets(walk_bytes(data, url), url, self.group)))
         members = walk_bytes(data, url)
         starts = group_pairs(members, url) if self.paired else group_key(members, url)
         bounds = [*members.header_offset[starts].tolist(), members.end]

@@ -23,7 +23,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_members, split_key, split_stem
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_file
 from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
-from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
+from ledgerbeam.io.tar.walk import TarMembers, walk_tar
 
 _AFTER = 2 * 1024  # bytes that are read after a sample: the header of the next one, with its pax header if it has one
 Members = Sequence[tuple[str, bool]]  # members in order: the name of each, and whether it is a file with content
@@ -49,24 +49,14 @@ def build_tar_index(
         SourceNotFoundError: The archive does not exist; also StorageError.
     """
     members = walk_tar(url, options, listed)
-    return _offsets(members, canonical_url(url), group)
+    return sample_offsets(members, canonical_url(url), group)
 
 
-def _offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
+def sample_offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
+    """Return the offsets of the samples of an archive, given its members; see `build_tar_index`."""
     starts, paired = group_members(members, url, group)
     sentinel = members.consumed if paired else members.end
     return np.append(members.header_offset[starts], np.array([sentinel], np.uint64))
-
-
-def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample]:
-    """Decode the samples of a whole archive in memory; raises ArchiveError as `build_tar_index` does."""
-    bounds = tar_bounds(data, url, group=group)
-    return [take_sample(data, 0, start, stop, url=url, group=group).sample for start, stop in pairwise(bounds)]
-
-
-def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
-    """Return the offset of each sample of an archive in memory, and the end of the last one; see `split_tar`."""
-    return list(map(int, _offsets(walk_bytes(data, url), url, group)))
 
 
 class TarLayout(RecordLayout):

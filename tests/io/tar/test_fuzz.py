@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.tar.reader import split_tar
+from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import MOST_EXPANSION
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.fuzzing import Trial, fuzz_briefly, main, mangled
@@ -96,7 +96,7 @@ def tar_trial(_: Path) -> Trial:
             for block in range(0, len(data) - _BLOCK + 1, _BLOCK):
                 if data[block + 257 : block + 262] == b"ustar":
                     data[block : block + _BLOCK] = _summed(bytes(data[block : block + _BLOCK]))
-        samples = split_tar(bytes(data), "x.tar", group=chance.choice(["auto", "pairs", "key"]))
+        samples = TarFormat(chance.choice(["auto", "pairs", "key"])).split(bytes(data), "x.tar")
         taken = sum(len(content) for sample in samples for content in sample.values())
         assert taken <= MOST_EXPANSION * len(data)
         return "read" if taken <= len(data) else "read with holes"
@@ -114,7 +114,7 @@ def test_damaged_archives_give_typed_errors(tmp_path: Path) -> None:
 def test_sparse_members_are_read_with_their_holes() -> None:
     archives = _archives()
     for number in (2, 3, 4):
-        (sample,) = split_tar(archives[number], "x.tar")
+        (sample,) = TarFormat().split(archives[number], "x.tar")
         assert next(iter(sample.values())) == bytes(1024) + b"d" * 512 + bytes(28_464)
 
 

@@ -25,7 +25,7 @@ from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar import walk as tar_source
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample, split_key, split_stem
-from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
+from ledgerbeam.io.tar.reader import TarReader, build_tar_index
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 from ledgerbeam.io.tar.writer import encode_tar
@@ -153,7 +153,7 @@ def test_hidden_files_are_left_out_and_counted(tmp_path: Path, caplog: pytest.Lo
 
 def test_members_of_a_sample_that_are_apart_are_refused(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", ["0.x", "1.x", "0.y", "1.y"])
-    for read in (lambda: build_tar_index(path), lambda: split_tar(Path(path).read_bytes(), path)):
+    for read in (lambda: build_tar_index(path), lambda: TarFormat().split(Path(path).read_bytes(), path)):
         with pytest.raises(ArchiveError, match=r"'0' apart: '0\.x' at byte 0, '0\.y' at byte 2048; .*--sort=name"):
             read()
     (tmp_path / "x.tar.gz").write_bytes(gzip.compress(Path(path).read_bytes()))
@@ -283,7 +283,7 @@ _samples = st.lists(
 def test_what_is_encoded_is_split_again(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> None:
     data, offsets = encode_tar(samples)
     assert encode_tar(samples)[0] == data
-    found = split_tar(data, "x")
+    found = TarFormat().split(data, "x")
     assert [(sample.key, list(sample.items())) for sample in found] == [(s.key, list(s.items())) for s in samples]
     path = tmp_path_factory.getbasetemp() / "encoded.tar"
     path.write_bytes(data)
@@ -297,7 +297,7 @@ def test_what_is_encoded_is_split_again(tmp_path_factory: pytest.TempPathFactory
 
 def test_dotted_keys_are_written_where_all_samples_are_pairs() -> None:
     samples = [Sample(f"{i}.a", {"wav": b"", "json": b""}) for i in range(3)]
-    assert [sample.key for sample in split_tar(encode_tar(samples)[0], "x")] == ["0.a", "1.a", "2.a"]
+    assert [sample.key for sample in TarFormat().split(encode_tar(samples)[0], "x")] == ["0.a", "1.a", "2.a"]
     with pytest.raises(RecordError, match=r"output sample 0 \('0\.a'.*key without a dot"):
         encode_tar(samples, group="key")
     with pytest.raises(RecordError, match=r"output sample 0 \('a\.0'.*key without a dot"):  # one sample for webdataset
@@ -346,7 +346,7 @@ def test_a_sample_that_cannot_be_written_is_named(sample: Any, found: str) -> No
 def test_no_samples_encode_to_an_archive_of_none() -> None:
     data, offsets = encode_tar([])
     assert (data, offsets.tolist()) == (bytes(10240), [10240])
-    assert split_tar(data, "x") == []
+    assert TarFormat().split(data, "x") == []
 
 
 @pytest.mark.parametrize("change", ["cut", "grown", "aligned"])
