@@ -23,7 +23,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -236,12 +236,8 @@ class FormatContract(_Contract):
             for _ in range(_TRIALS):
                 publish_bytes(url, _damaged(whole, chance))
                 for use in (self.format().build_index, self._read_all, lambda url: self._scanned(url, [_read(url)])):
-                    try:
+                    with _own_errors():
                         use(url)
-                    except LedgerbeamError:
-                        pass
-                    except Exception as error:
-                        raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
 
     def _read_all(self, url: str) -> None:
         split_source(_read(url), url, [self.format()])
@@ -266,13 +262,8 @@ class FormatContract(_Contract):
                 publish_bytes(f"{folder}/source{file.ending}", file.data)
             yield f"{folder}/source{self._suffix}", records
 
-    @contextmanager
-    def _open(self, url: str, kind: OffsetFormat | None = None) -> Iterator[Reader]:
-        reader = (kind or self.format()).open(url)
-        try:
-            yield reader
-        finally:
-            reader.close()
+    def _open(self, url: str, kind: OffsetFormat | None = None) -> AbstractContextManager[Reader]:
+        return closing((kind or self.format()).open(url))
 
     @contextmanager
     def _opened(self, count: int, kind: Any = None) -> Iterator[tuple[Any, list[Any]]]:
@@ -353,13 +344,9 @@ class ColumnContract(_Contract):
         whole = self.content(self.records(_COUNT))
         for _ in range(_TRIALS):
             data = _damaged(whole, chance)
-            try:
+            with _own_errors():
                 reader = self.format().open_bytes(data, f"a{self._suffix}")
                 reader.read_span(0, min(len(reader), 10 * _COUNT))
-            except LedgerbeamError:
-                pass
-            except Exception as error:
-                raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
 
     @contextmanager
     def _opened(self, count: int, kind: Any = None) -> Iterator[tuple[Any, list[Any]]]:
@@ -367,11 +354,8 @@ class ColumnContract(_Contract):
         with tempfile.TemporaryDirectory() as folder:
             url = f"{folder}/a{self._suffix}"
             publish_bytes(url, self.content(records))
-            reader = (kind or self.format()).open_columns(url)
-            try:
+            with closing((kind or self.format()).open_columns(url)) as reader:
                 yield reader, records
-            finally:
-                reader.close()
 
 
 def _read(url: str) -> bytes:
@@ -390,6 +374,17 @@ def _refused(act: Callable[[], Any], error: type[Exception], what: str) -> None:
     except error:
         return
     raise AssertionError(f"{what}: expected {error.__name__}, found no error")
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Accept errors of the library, as of damaged data; raise AssertionError for any other exception."""
+    try:
+        yield
+    except LedgerbeamError:
+        pass
+    except Exception as error:
+        raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
 
 
 def _damaged(whole: bytes, chance: random.Random) -> bytes:
