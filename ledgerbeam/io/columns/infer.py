@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.values import ELEMENT, absent_field, exact_schema, json_field, value_schema
+from ledgerbeam.io.columns.values import ELEMENT, absent_field, exact_schema, value_schema
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import is_of_dataclass
 
@@ -100,7 +100,7 @@ def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
     if set(seen.kinds) == {"str"} and not seen.nulls:
         return value_schema(pa.field(_TEXT, pa.string()))
     _require_json(seen, (_VALUE,))
-    return value_schema(json_field(_VALUE))
+    return value_schema(pa.field(_VALUE, pa.json_()))
 
 
 def plain_value(record: Any) -> Any:
@@ -200,7 +200,7 @@ def _field(name: str, seen: _Seen, of: int, path: Path) -> pa.Field:
     kind = None if lacks and seen.nulls else _type(seen, path)
     if kind is None:
         _require_json(seen, path)
-        return absent_field(json_field(name)) if seen.exact else json_field(name)
+        lacks, kind = seen.exact, pa.json_()
     return absent_field(pa.field(name, kind)) if lacks else pa.field(name, kind)
 
 
@@ -233,7 +233,7 @@ def _list(seen: _Seen, path: Path) -> pa.DataType | None:
     path = (*path, "[]")
     if (kind := _type(seen.items, path)) is None:
         _require_json(seen.items, path)
-        return pa.list_(json_field(ELEMENT))
+        kind = pa.json_()
     return pa.list_(pa.field(ELEMENT, kind))
 
 

@@ -66,11 +66,6 @@ def record_json(record: Any) -> bytes:
     return dumps(_finite(record))
 
 
-def json_field(name: str) -> pa.Field:
-    """Return the field of a column of JSON text."""
-    return pa.field(name, pa.json_())
-
-
 def is_json(kind: pa.DataType) -> bool:
     """Return whether the values of a type are JSON text; records contain the parsed values."""
     return getattr(kind, "extension_name", "") == "arrow.json"
