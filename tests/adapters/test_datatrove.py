@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 
 import ledgerbeam
+from benchmarks.blocks_steps import NAMES
 from ledgerbeam import Drop, FunctionError, Reject
 from ledgerbeam.adapters import Adapter
 from ledgerbeam.adapters.datatrove import DatatroveAdapter
@@ -61,6 +64,7 @@ from datatrove.pipeline.writers import JsonlWriter
 
 DOCUMENTS = documents(260)
 PAGES = pages(120)
+KILLS = 40
 ONE_REPLACEMENT = {"email_replacement": "email@example.com", "ip_replacement": "22.214.171.124"}
 
 
@@ -411,38 +415,61 @@ def test_the_audit_finds_the_state_of_deduplicate_when_it_is_forced_on(tmp_path:
     assert "audit" in on.stderr
 
 
-@pytest.mark.timeout(900)
-def test_a_killed_job_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    records = [{**one, "id": f"{one['id']}-{copy}"} for copy in range(5) for one in DOCUMENTS]
-    source = written(tmp_path, records)
-    words = [name_of(GopherRepetitionFilter), source, "--task-bytes", "40K"]
+@pytest.mark.timeout(1800)
+def test_a_killed_job_of_all_steps_ends_with_the_same_bytes_reasons_and_counts(tmp_path: Path) -> None:
+    broken = [{**PAGES[0], "id": "broken", "text": 5}]  # no step takes it
+    records = [{**one, "id": f"{one['id']}-{copy}"} for copy in range(12) for one in PAGES + broken]
+    first, *others = (f"benchmarks.blocks_steps:{name}" for name in NAMES)
+    then = [word for name in others for word in ("--then", name)]
+    words = [first, *then, written(tmp_path, records), "--on-error", "reject", "--keep-dropped", "--task-bytes", "20K"]
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     quiet.mkdir()
     killed.mkdir()
     subprocess.run(command(quiet, *words), check=True, capture_output=True)
-    kills = 0
-    while True:
-        before = len(list((killed / "out").glob("*.jsonl")))
+    chance, kills, finished = random.Random(40), 0, 0
+    while kills < KILLS or not finished:
+        before = len(outputs(killed))
         started = subprocess.Popen(command(killed, *words), stderr=subprocess.DEVNULL, start_new_session=True)
-        _wait_for(killed, before + 9, started)
-        if started.poll() is not None:
-            break
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
-        kills += 1
-    assert started.returncode == 0
-    assert kills >= 3
+        if kills < KILLS:
+            _wait_for(killed, before + 1 + chance.randrange(3), started)
+            time.sleep(chance.random() / 4)
+            workers = descendants(started.pid)
+            if workers and chance.random() < 0.3:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                time.sleep(chance.random() * 4)
+                kills += 1
+            if started.poll() is None:
+                os.killpg(started.pid, signal.SIGKILL)
+                kills += 1
+        if started.wait() >= 0:
+            assert started.returncode == 0
+            assert outputs(killed) == outputs(quiet)
+            assert counts(killed) == counts(quiet)
+            finished += 1
+            if kills < KILLS:
+                shutil.rmtree(killed)
+                killed.mkdir()
 
-    def outputs(folder: Path) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (folder / "out").glob("*.jsonl*")}
 
-    assert outputs(killed) == outputs(quiet)
-    assert counts(killed) == counts(quiet)
+def outputs(folder: Path) -> dict[str, bytes]:
+    found = folder / "out"
+    return {
+        str(path.relative_to(found)): path.read_bytes()
+        for path in found.rglob("*.jsonl*")
+        if not path.name.startswith(".")
+    }
+
+
+def descendants(parent: int) -> list[int]:
+    """Return the processes of a session except its leader."""
+    done = subprocess.run(["ps", "-o", "pid=", "--sid", str(parent)], capture_output=True, text=True, check=False)
+    return [pid for pid in map(int, done.stdout.split()) if pid != parent]
 
 
 def counts(folder: Path) -> Any:
     words = [sys.executable, "-m", "ledgerbeam", "ledger", "status", str(folder / "ledger"), "--json"]
-    return json.loads(subprocess.run(words, check=True, capture_output=True).stdout)["records"]
+    status = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+    return status["records"], status.get("functions")
 
 
 def _wait_for(folder: Path, outputs: int, process: subprocess.Popen[bytes]) -> None:
