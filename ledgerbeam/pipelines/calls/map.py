@@ -134,7 +134,7 @@ def _build_map(values: Values) -> Runnable:
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, shards
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
     from ledgerbeam.pipelines.jobs.map import MapJob, mapped_functions
-    from ledgerbeam.pipelines.outputs.columns import decide_batch_schema, read_batch_schema
+    from ledgerbeam.pipelines.outputs.columns import read_batch_schema
     from ledgerbeam.pipelines.preview.trial import SampleCall
     from ledgerbeam.user_code.objects import read_values, watched_checksums
 
@@ -173,7 +173,7 @@ def _build_map(values: Values) -> Runnable:
         for option, chosen in (("--only-failed", values.only_failed), ("--only-rejected", values.only_rejected)):
             if chosen:
                 raise UsageError(f"{option} reads the ledger, and --sample reads none: leave one of them out")
-        return SampleCall(decide_batch_schema(cast(MapJob, call.job)), values.sample)
+        return SampleCall(cast(MapJob, call.job).with_batch_schema(), values.sample)
     return call
 
 

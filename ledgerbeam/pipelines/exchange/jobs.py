@@ -239,10 +239,6 @@ class ScatterJob(RunsJob):
         """Return the files. Workers read each record with its position."""
         return dataclasses.replace(self.files, form=self.form)
 
-    def reading_plainly(self) -> Self:
-        """Return the job for a sample: it reads records without positions."""
-        return dataclasses.replace(self, form="records")
-
     def shaping(self) -> dict[str, Json]:
         moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
         shaping = {**self.files.parameters(), **self.key.parameters(), **moved}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from ledgerbeam.sources.kind import current_file
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.guards import no_exit
 from ledgerbeam.user_code.loading import Reference
-
-if TYPE_CHECKING:
-    from ledgerbeam.pipelines.preview.sample import SampledJob
 
 # The sample from which cuts between buckets are taken, spread over all sources.
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES, SAMPLE_SOURCES, SAMPLE_BYTES = 40, 20_000, 1_000, 256, 64 * 2**20
@@ -114,9 +111,7 @@ class ScatteringJob(Protocol):
     def files(self) -> ListedFiles: ...
     @property
     def storage_options(self) -> dict[str, Any]: ...
-    def sources(self) -> ListedFiles: ...
     def pages(self) -> Iterator[Page]: ...
-    def reading_plainly(self) -> SampledJob: ...
 
 
 class PartitionLimits(NamedTuple):
@@ -169,7 +164,7 @@ def decide_partition(
 
 
 def _sources(scatter: ScatteringJob, pages: Sequence[Page]) -> Iterator[Source]:
-    packer, files = scatter.sources().packer(), listed_files(pages)
+    packer, files = scatter.files.packer(), listed_files(pages)
     return iter(files if packer is None else packer(files))
 
 
@@ -244,7 +239,8 @@ def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> 
                 yield loads(line)
         return
     page = Page([source.url], [source.size], [source.version])
-    for one in sampled_records(scatter.reading_plainly(), [page], len(shares), most_bytes=SAMPLE_BYTES):
+    opened = replace(scatter.files, form="records").opened(scatter.storage_options)  # without positions
+    for one in sampled_records(opened, [page], len(shares), most_bytes=SAMPLE_BYTES):
         if not one.error:
             yield from one.records
 

@@ -15,7 +15,7 @@ from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product
 from ledgerbeam.pipelines.jobs.user_function import user_function
-from ledgerbeam.pipelines.outputs.columns import PARAMETER, decide_batch_schema, with_recorded_batch_schema
+from ledgerbeam.pipelines.outputs.columns import PARAMETER, inferred_batch_schema
 from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
 from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.functions_of_job import JobFunction, job_functions
@@ -104,10 +104,6 @@ class MapJob(ShardJob):
     def sources(self) -> ListedFiles:
         return replace(self.files, form=self.form)
 
-    def with_files(self, files: ListedFiles) -> Self:
-        """Return the job with other sources."""
-        return replace(self, files=files)
-
     def parameters(self) -> dict[str, Json]:
         """Return the parameters of the outputs: the functions, their code and values, and the watched files.
 
@@ -166,10 +162,25 @@ class MapJob(ShardJob):
     decisions = (PARAMETER, *ShardJob.decisions)
 
     def with_recorded(self, stored: Job) -> Self:
-        return super(MapJob, with_recorded_batch_schema(self, stored)).with_recorded(stored)
+        recorded = stored.parameters.get(PARAMETER)
+        job = self._with_schema(recorded) if self._lacks_schema and isinstance(recorded, str) else self
+        return super(MapJob, job).with_recorded(stored)
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        return super(MapJob, decide_batch_schema(self)).with_decisions(say)
+        return super(MapJob, self.with_batch_schema()).with_decisions(say)
+
+    def with_batch_schema(self) -> Self:
+        """Return the job with the schema for batches of its JSON lines. Without a given schema, it is inferred."""
+        if not self._lacks_schema:
+            return self
+        return self._with_schema(inferred_batch_schema(self.files.opened_files(self.storage_options), self.pages()))
+
+    @property
+    def _lacks_schema(self) -> bool:
+        return self.form == "arrow" and self.files.batch_schema is None
+
+    def _with_schema(self, schema: str | None) -> Self:
+        return replace(self, files=replace(self.files, batch_schema=schema))
 
     def trial_work(self, wrap: Callable[[JobFunction, RecordForm], JobFunction] | None = None) -> MapRecords:
         """Return the function that maps sampled records one by one. It raises errors instead of rejecting records.

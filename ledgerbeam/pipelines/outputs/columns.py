@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options
@@ -24,9 +24,8 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.sources import JobSources, ListedFiles, listed_files
+from ledgerbeam.pipelines.jobs.sources import JobSources, listed_files
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.forms import RecordForm
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,8 +116,6 @@ class ColumnJob(Protocol):
     def keeps_columns(self) -> bool: ...
     @property
     def storage_options(self) -> dict[str, Any]: ...
-    @property
-    def to(self) -> str: ...
     def sources(self) -> JobSources: ...
     def pages(self) -> Iterator[Page]: ...
     def trial_work(self) -> MapRecords: ...
@@ -174,8 +171,8 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
     from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
-    pages = islice(job.pages(), LISTED_PAGES)
-    sampled = list(sampled_records(job, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
+    opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), LISTED_PAGES)
+    sampled = list(sampled_records(opened, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []
     try:
@@ -207,51 +204,22 @@ def _shown(schema: pa.Schema) -> str:
     return ", ".join(columns[:12]) + (f" and {len(columns) - 12} more" if len(columns) > 12 else "")
 
 
-class BatchJob(Protocol):
-    """A job that reads batches of records: a protocol that `MapJob` implements."""
-
-    @property
-    def form(self) -> RecordForm: ...
-    @property
-    def files(self) -> ListedFiles: ...
-    @property
-    def storage_options(self) -> dict[str, Any]: ...
-    def pages(self) -> Iterator[Page]: ...
-    def with_files(self, files: ListedFiles) -> Self: ...
-
-
-_Job = TypeVar("_Job", bound=BatchJob)
-
-
-def with_recorded_batch_schema(job: _Job, stored: Job) -> _Job:
-    """Return a job with the batch schema stored in its ledger, unless the user gave a schema."""
-    recorded = stored.parameters.get(PARAMETER)
-    is_given = job.form != "arrow" or job.files.batch_schema is not None
-    return job if is_given or not isinstance(recorded, str) else _with(job, recorded)
-
-
-def decide_batch_schema(job: _Job) -> _Job:
-    """Return a job with the schema for batches of its JSON lines. Without a given schema, it is inferred."""
-    if job.form != "arrow" or job.files.batch_schema is not None:
-        return job
-    urls = _lines(job)
+def inferred_batch_schema(files: FileSources, pages: Iterator[Page]) -> str | None:
+    """Return a schema for batches of JSON lines, inferred from the first records; None if no source has such lines."""
+    urls = _lines(files, pages)
     if not urls:
-        return job
+        return None
     from ledgerbeam.io.lines.jsonl_tables import schema_of_lines  # noqa: PLC0415 - brings pyarrow
 
     chosen = urls[:: max(1, len(urls) // SOURCES)][:SOURCES]
-    records = [record for url in chosen for record in _first(url, job.storage_options)]
+    records = [record for url in chosen for record in _first(url, files.storage_options)]
     where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {count(len(chosen) - 1, 'other')}"
     if not records:
         raise RecordError(f"{where}: expected JSON lines to infer the batch schema, found none; give --batch-schema")
     try:
-        return _with(job, schema_of_lines(records))
+        return schema_of_lines(records)
     except RecordError as error:
         raise RecordError(f"{where}: {error}") from error
-
-
-def _with(job: _Job, schema: str) -> _Job:
-    return job.with_files(replace(job.files, batch_schema=schema))
 
 
 def read_batch_schema(url: str, options: Options) -> str:
@@ -263,10 +231,9 @@ def read_batch_schema(url: str, options: Options) -> str:
     return orjson.dumps(schema_json(read_schema(url, options).of())).decode()
 
 
-def _lines(job: BatchJob) -> list[str]:
+def _lines(files: FileSources, pages: Iterator[Page]) -> list[str]:
     """Return the JSON lines files on the first page of the listing that has any, among its first `_PAGES` pages."""
-    files = job.files.opened_files(job.storage_options)
-    for page in islice(job.pages(), _PAGES):
+    for page in islice(pages, _PAGES):
         found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]
         if found:
             return found

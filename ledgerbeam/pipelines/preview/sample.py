@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Any, Protocol
+from typing import Any
 
 from ledgerbeam.errors import (
     IndexMismatchError,
@@ -29,7 +29,6 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.pipelines.preview.trace import FunctionTrial, Tracer
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.forms import RecordForm, listed
@@ -44,17 +43,6 @@ MOST_WHOLE = 64 * 2**20
 GROUP_RECORDS = 32  # approximate number of records read from a row group before another row group is read
 
 LEAST_GROUPS = 4  # number of row groups that a small sample is taken from
-
-
-class SampledJob(Protocol):
-    """A job whose records are sampled."""
-
-    @property
-    def storage_options(self) -> dict[str, Any]:
-        """Options for fsspec, passed on unchanged."""
-
-    def sources(self) -> JobSources:
-        """Return the sources of the job."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +89,12 @@ def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list
 
 
 def sampled_records(
-    job: SampledJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
+    opened: Sources, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
 ) -> Iterator[Sampled]:
     """Read records from all sources of a job: by index, or from the start of a source without an index.
 
     Args:
+        opened: The object with which workers of the job open its sources.
         number: Maximum number of records. Fewer are read if several places are in the same record.
         sources: Maximum number of sources. Each is read, also small ones. None takes records evenly from all bytes.
         most_bytes: Approximate maximum of the total bytes. At least one record is read from each source.
@@ -117,7 +106,6 @@ def sampled_records(
         # Weights are at least the mean and at most double the total, so each source gets at least half an equal share.
         mean = sum(size for _, size, _ in rows) // max(1, len(rows))
         weights = [max(size, mean) for _, size, _ in rows]
-    opened = job.sources().opened(job.storage_options)
     room = None if most_bytes is None else most_bytes // max(1, len(rows))
     for position, shares in sample_places(weights, number):
         source = Source(*rows[position])

@@ -38,7 +38,8 @@ def measured_speed(job: JobSpec) -> Speed | None:
     set_ups: list[float] = []
     size, seconds, began = 0, 0.0, time.perf_counter()
     try:
-        sampled = list(sampled_records(job, islice(job.pages(), 1), _RECORDS, sources=_SOURCES, most_bytes=_BYTES))
+        opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), 1)
+        sampled = list(sampled_records(opened, pages, _RECORDS, sources=_SOURCES, most_bytes=_BYTES))
         for run in try_function(job.trial_work(), sampled, set_ups.append):
             if run.outcome != "unreadable":
                 records = run.sampled.records
@@ -78,7 +79,8 @@ class SampleCall:
         set_ups: list[float] = []
         tracer = Tracer() if len(self.job.functions) > 1 else None
         work = self.job.trial_work(None if tracer is None else tracer.traced)
-        sampled = sampled_records(self.job, listed_pages(self.job, console.say), self.number)
+        opened = self.job.sources().opened(self.job.storage_options)
+        sampled = sampled_records(opened, listed_pages(self.job, console.say), self.number)
         for run in try_function(work, sampled, set_ups.append, to=self.job.to, tracer=tracer):
             runs.append(run)
             statistics = joined_statistics(statistics, run.statistics)

@@ -237,7 +237,7 @@ def test_a_sample_of_columns_is_of_few_row_groups(tmp_path: Path, form: RecordFo
     table = pa.table({"id": np.arange(4_000)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
     job = map_job(f"{tmp_path}/*.parquet", form=form)
-    sampled = list(sampled_records(job, job.pages(), number))
+    sampled = list(sampled_records(job.sources().opened({}), job.pages(), number))
     assert len(sampled) == number
     rows = [one.records if form == "records" else one.records.to_pylist() for one in sampled]
     assert rows == [[{"id": one.number}] for one in sampled]
@@ -255,7 +255,7 @@ def test_as_many_sources_are_sampled_as_may_be_and_a_large_one_takes_its_room_on
         if indexed:
             (tmp_path / f"{number:02d}.jsonl.idx").write_bytes(index.data)
     job = map_job(f"{tmp_path}/*.jsonl")
-    sampled = list(sampled_records(job, job.pages(), 1000, sources=32, most_bytes=32 * 2**20))
+    sampled = list(sampled_records(job.sources().opened({}), job.pages(), 1000, sources=32, most_bytes=32 * 2**20))
     assert [one.error for one in sampled] == [""] * len(sampled)
     taken = Counter(one.source.url for one in sampled)
     assert len(taken) == 32
@@ -291,7 +291,9 @@ def test_a_large_source_leaves_each_small_one_a_share_and_keeps_its_own(tmp_path
         (tmp_path / f"{name}.jsonl").write_bytes(data.data)
         (tmp_path / f"{name}.jsonl.idx").write_bytes(index.data)
     job = map_job(f"{tmp_path}/*")
-    taken = Counter(one.source.url[-7:-6] for one in sampled_records(job, job.pages(), 100, sources=4))
+    taken = Counter(
+        one.source.url[-7:-6] for one in sampled_records(job.sources().opened({}), job.pages(), 100, sources=4)
+    )
     assert 50 <= taken.pop("b") <= 60  # four of seven equal shares
     assert taken == {"a": 1, "c": 1, "d": 1}
 
@@ -304,10 +306,10 @@ def test_of_lines_without_an_index_as_many_come_as_have_room(
 ) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"".join(b'{"id": %d}\n' % number for number in range(10)))
     job = map_job(f"{tmp_path}/*")
-    sampled = list(sampled_records(job, job.pages(), number, most_bytes=room))
+    sampled = list(sampled_records(job.sources().opened({}), job.pages(), number, most_bytes=room))
     assert [one.records for one in sampled] == [[{"id": place}] for place in range(found)]
     (tmp_path / "a.jsonl").write_bytes(b'{"id": 1}\n{"id": 2}\n')
-    assert len(list(sampled_records(job, job.pages(), number, most_bytes=20))) == 2
+    assert len(list(sampled_records(job.sources().opened({}), job.pages(), number, most_bytes=20))) == 2
 
 
 @pytest.mark.parametrize(
@@ -320,7 +322,7 @@ def test_of_a_tar_without_an_index_as_many_come_as_have_room(
     data, _ = encode_tar(samples, group="key")
     (tmp_path / "a.tar").write_bytes(data[:10_240] + bytes(10_240))
     job = map_job(f"{tmp_path}/*")
-    sampled = list(sampled_records(job, job.pages(), number, most_bytes=room))
+    sampled = list(sampled_records(job.sources().opened({}), job.pages(), number, most_bytes=room))
     assert [one.error for one in sampled] == [""] * found
     assert [one.records[0]["txt"] for one in sampled] == [b"%d" % place for place in range(found)]
 
@@ -328,8 +330,8 @@ def test_of_a_tar_without_an_index_as_many_come_as_have_room(
 def test_of_empty_sources_nothing_is_sampled(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").touch()
     job = map_job(f"{tmp_path}/*")
-    assert list(sampled_records(job, job.pages(), 100, sources=4, most_bytes=10)) == []
-    assert list(sampled_records(job, job.pages(), 100)) == []
+    assert list(sampled_records(job.sources().opened({}), job.pages(), 100, sources=4, most_bytes=10)) == []
+    assert list(sampled_records(job.sources().opened({}), job.pages(), 100)) == []
 
 
 @pytest.mark.slow
@@ -388,7 +390,7 @@ def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
             fs.pipe_file(f"sampled/{name:02d}.jsonl.idx", index.data)
     faulty_s3.clear()
     job = map_job("s3://sampled/*.jsonl", storage_options=faulty_s3.options)
-    found = list(sampled_records(job, job.pages(), 40))
+    found = list(sampled_records(job.sources().opened(job.storage_options), job.pages(), 40))
     assert [sampled.error for sampled in found] == [""] * 40
     assert len({sampled.source.url for sampled in found}) == 20
     # With an index: its size, its offsets, then the records. Without: that the index is missing, then a block.
