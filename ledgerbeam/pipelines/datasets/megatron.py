@@ -19,7 +19,6 @@ from ledgerbeam.io.datasets.megatron import Layout, merge_megatron, write_megatr
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens
-from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.client import ask_each
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
@@ -32,7 +31,7 @@ from ledgerbeam.pipelines.jobs.checks import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.one_stage import DatasetParts
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Product, work_folder_of
 from ledgerbeam.pipelines.outputs.published import OutputStamp, checksum_at, content_problem
 from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_below
 from ledgerbeam.user_code.functions import changed_parts
@@ -121,10 +120,11 @@ class MergedDataset:
 
 
 @dataclass(frozen=True)
-class MergedParts(DatasetParts):
-    """The Megatron datasets of a job, merged from its parts: a `Product`."""
+class MergedParts(DatasetParts, Product):
+    """The Megatron datasets of a job, merged from its parts."""
 
     name: ClassVar[str] = "datasets"
+    replaces_shards: ClassVar[bool] = True  # the parts are not needed after the merge
 
     @classmethod
     def of_options(cls, output: str, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> MergedParts:
@@ -143,16 +143,11 @@ class MergedParts(DatasetParts):
     def folder(self) -> str:
         return f"{self.prefix}.parts"
 
-    replaces_shards: ClassVar[bool] = True  # the parts are not needed after the merge
-
     def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the datasets are outside of the output folder
         return self.prefix
 
     def files(self) -> list[str]:
         return [f"{self.prefix}{suffix}{ending}" for suffix in self.suffixes for ending in (_DATA, _INDEX)]
-
-    def check(self, page: Page, job: JobSpec) -> None:
-        """Accept every page of the listing: parts with any names can be merged."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
         return _Parts(self, job, store).merged() is not None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
-from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.opening import open_store
@@ -22,7 +21,7 @@ from ledgerbeam.pipelines.exchange.jobs import LISTING, BucketsOf, ScatterJob, a
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
-from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, work_folder_of
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, Product, work_folder_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
 from ledgerbeam.sources.kind import TaskLimits
 
@@ -214,27 +213,13 @@ class ScatterChoice:
 
 
 @dataclass(frozen=True)
-class BucketTables:
-    """The tables of a pipeline's run files, which list the slices of each bucket: a `Product`."""
+class BucketTables(Product):
+    """The tables of a pipeline's run files, which list the slices of each bucket."""
 
     name: ClassVar[str] = "buckets"
+    replaces_shards: ClassVar[bool] = True  # run files need not stay after they are gathered
 
     buckets: int
-
-    @property
-    def replaces_shards(self) -> bool:
-        """True: run files need not stay after they are gathered."""
-        return True
-
-    def place(self, job: JobSpec) -> str:
-        return str(job.output)
-
-    def files(self) -> list[str]:
-        """Return no files: the tables are beside the run files."""
-        return []
-
-    def check(self, page: Page, job: JobSpec) -> None:
-        """Accept every page."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
         return _run_files(str(job.output), job.ledger, store, job.storage_options).known() is not None

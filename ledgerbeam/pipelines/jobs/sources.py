@@ -46,29 +46,6 @@ Packer = Callable[[Iterable[Source]], Iterable[Source]]
 OutputPlace = tuple[str, str, bool]  # folder, prefix of output names there, and whether outputs may be in subfolders
 
 
-class SourceFiles(Protocol):
-    """Checks and estimates of sources that are files, for jobs."""
-
-    @property
-    def are_apart(self) -> bool:
-        """Whether each listed file has shards with its name. If not, only the first file of each pack has."""
-
-    def check(self, page: Page) -> None:
-        """Raise an error for a page of the listing with a source that cannot be read."""
-
-    def check_columns(self, page: Page, options: Options) -> None:
-        """Raise an error for a page of the listing if none of its files has the columns to read."""
-
-    def packer(self) -> Packer | None:
-        """Return the packer that makes sources of several listed files each; None if each file is a source."""
-
-    def indexed_bytes(self, source: Source) -> int:
-        """Return the maximum number of bytes read before the first task of a source starts, if it has no index."""
-
-    def index_folders(self) -> set[str]:
-        """Return the folders to which the indexes of the files are written."""
-
-
 class JobSources(Protocol):
     """The sources of a job."""
 
@@ -85,7 +62,7 @@ class JobSources(Protocol):
         """Names of the sources: patterns, the URL of a list, or a graph."""
 
     @property
-    def as_files(self) -> SourceFiles | None:
+    def as_files(self) -> ListedFiles | None:
         """The sources as files; None if they are not files."""
 
     def listing(
@@ -144,10 +121,6 @@ class ListedFiles:
     def as_files(self) -> Self:
         return self
 
-    @property
-    def are_apart(self) -> bool:
-        return self.pack_bytes is None
-
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
         if self.recorded:
             from ledgerbeam.sources.listing import RecordedListing  # noqa: PLC0415 - for few jobs
@@ -160,13 +133,16 @@ class ListedFiles:
         return _require_shard if self.read_as else recognize
 
     def check(self, page: Page) -> None:
+        """Raise an error for a page of the listing with a source that cannot be read."""
         self.opened({}).check_names(page.urls)
 
     def check_columns(self, page: Page, options: Options) -> None:
+        """Raise an error for a page of the listing if none of its files has the columns to read."""
         if self.columns or self.keys:
             self.opened_files(options).check_columns(listed_files([page]))
 
     def packer(self) -> Packer | None:
+        """Return the packer that makes sources of several listed files each; None if each file is a source."""
         if self.read_as:
             return shar_sources
         if self.pack_bytes is None:
@@ -178,7 +154,7 @@ class ListedFiles:
         return 1 if self._is_pack(source) else max(1, -(-source.size // size))
 
     def indexed_bytes(self, source: Source) -> int:
-        """Return the size of a source; 0 for a pack, which is one task and is not read to plan it."""
+        """Return the number of bytes of a source without an index that are read before its first task starts."""
         return 0 if self._is_pack(source) else source.size
 
     def _is_pack(self, source: Source) -> bool:
@@ -231,6 +207,7 @@ class ListedFiles:
         return {"the sources": [*self.names, *ledgers], "--index-root": [self.index_root] if self.index_root else []}
 
     def index_folders(self) -> set[str]:
+        """Return the folders to which the indexes of the files are written."""
         if self.index_root is not None:
             return {canonical_url(self.index_root)}
         fixed = {canonical_url(fixed_part(plain)) for pattern in self.patterns for plain in expand_braces(pattern)}

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, final
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
@@ -50,27 +50,28 @@ def work_folder_of(ledger: str) -> str:
     return f"{ledger}/work"
 
 
-class Product(Protocol):
-    """A product of all shards of a complete job, such as a merged dataset."""
+class Product(ABC):
+    """A product of all shards of a complete job, such as a merged dataset. By default it is in the output folder."""
 
     name: ClassVar[str]  # name of the list of its files in the summary of a run
-
-    @property
-    def replaces_shards(self) -> bool:
-        """Whether the shards are not needed after the product is made."""
+    replaces_shards: ClassVar[bool]  # whether the shards are not needed after the product is made
 
     def place(self, job: JobSpec) -> str:
         """Return the location of the product, for messages."""
+        return str(job.output)
 
     def files(self) -> list[str]:
         """Return the URLs of the files of the product that are outside of the output folder."""
+        return []
 
-    def check(self, page: Page, job: JobSpec) -> None:
+    def check(self, page: Page, job: JobSpec) -> None:  # noqa: B027 - most products permit all sources
         """Raise an error if sources on a page, the first of the listing, do not permit the product."""
 
+    @abstractmethod
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
         """Return whether the product was made of the current shards of a complete job."""
 
+    @abstractmethod
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[Any]:
@@ -84,6 +85,7 @@ class Product(Protocol):
             Descriptions of the product, as values for JSON; empty if the job is no longer complete.
         """
 
+    @abstractmethod
     def not_made(self, job: JobSpec) -> str:
         """Return a warning that the product was not made because tasks have failed."""
 

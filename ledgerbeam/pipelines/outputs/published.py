@@ -27,7 +27,7 @@ from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.claim import routes_of
-from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Product, work_folder_of
 from ledgerbeam.pipelines.outputs.metadata import publish_shards
 from ledgerbeam.pipelines.outputs.recorded import require_own_folder
 
@@ -47,29 +47,21 @@ class PublishedFile:
 
 
 @dataclass(frozen=True)
-class PublishedMetadata:
-    """The metadata of a format beside the shards of a job: a `Product` that leaves the shards in place.
+class PublishedMetadata(Product):
+    """The metadata of a format beside the shards of a job.
 
     Each route of the job is a separate dataset, with metadata in its folder.
     """
 
     name: ClassVar[str] = "published"
-
-    form: str
-
     replaces_shards: ClassVar[bool] = False  # the metadata refers to the shards
 
-    def place(self, job: JobSpec) -> str:
-        return str(job.output)
-
-    def files(self) -> list[str]:
-        """Return no files: all of them are in the output folder."""
-        return []
+    form: str
 
     def check(self, page: Page, job: JobSpec) -> None:
         """Raise UsageError if the format needs unique base names of shards, and two sources have one base name."""
         files = job.sources().as_files
-        if self.form == "lit" and (files is None or files.are_apart):
+        if self.form == "lit" and (files is None or files.pack_bytes is None):  # else the first file of a pack names it
             _require_base_names(page)
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
