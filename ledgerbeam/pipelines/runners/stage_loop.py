@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -72,12 +73,7 @@ class PreparedCall:
         *_, found = (checked_options(job, self.how) for job in checked)
         return found
 
-    def run(self, console: RunConsole, beam_args: Sequence[str], waves: Waves) -> Result:
-        """Run the stages that are not complete."""
-        return StageLoop(self.job, self.how, console, beam_args, waves).run()
-
-    def previewed(self, console: RunConsole) -> Result:
-        """Return a preview of a run."""
+    def _previewed(self, console: RunConsole) -> Result:
         from ledgerbeam.pipelines.preview.dry_run import preview_plan  # noqa: PLC0415 - brings NumPy
 
         left_out, job = LeftOut(), self.job
@@ -95,15 +91,12 @@ class PreparedCall:
         """
         beam_args = self.checked_options()
         if self.how.dry_run:
-            return self.previewed(console)
+            return self._previewed(console)
         if self.how.only_failed is not None or self.how.only_rejected is not None:  # they need a ledger
             open_store(self.job.ledger, self.job.storage_options, read_only=True).close()
-        if waves is not None:
-            _prepare_waves(waves, self.job, beam_args)
-            return self.run(console, beam_args, waves)
-        with Waves(self.job.log_level, self.job.schemes()) as own:
-            _prepare_waves(own, self.job, beam_args)
-            return self.run(console, beam_args, own)
+        with Waves(self.job.log_level, self.job.schemes()) if waves is None else nullcontext(waves) as used:
+            _prepare_waves(used, self.job, beam_args)
+            return StageLoop(self.job, self.how, console, beam_args, used).run()
 
 
 def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
@@ -116,7 +109,12 @@ def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None
 
 
 class StageLoop:
-    """One run of all stages of a job."""
+    """One run of all stages of a job, and its result."""
+
+    # Set after the stages.
+    _job: JobSpec  # the job that ran last
+    _store: LedgerStore  # its ledger
+    _outcome: RunOutcome  # outcome of the job
 
     def __init__(
         self, job: JobSpec, how: RunOptions, console: RunConsole, beam_args: Sequence[str], waves: Waves
@@ -139,23 +137,40 @@ class StageLoop:
         self._outcomes: dict[str, RunOutcome] = {}
         self._ran: list[RunOutcome] = []
         self._summaries: dict[str, dict[str, Any]] = {}
-        self._is_partial = False
+        self._is_partial = False  # whether the run selected only some sources
+        self._made: list[Any] = []  # result of the product of the job
 
     def run(self) -> Result:
-        """Run all stages that are not complete, then make the product of the job."""
+        """Run all stages that are not complete, make the product of the job, and show the result and remaining work.
+
+        Raises:
+            JobInterrupt: Ctrl-C ended the run.
+            LedgerError: Sources are open although nothing has failed.
+        """
         with self._console.progress():
             for stage in self._readers:  # a wrong pattern is an error before anything is created
                 self._pages[stage.job.ledger] = self._list(stage.job)
             self._begin(self._open(self._last))
-            stage, outcome = self._run_stages()
+            stage, self._outcome = self._run_stages()
         opened = self._opened[stage.job.ledger]
-        made: list[Any] = []
-        if outcome.is_complete:
-            outcome = self._remove_gone(opened, outcome)
-            made, outcome = self._product(opened, outcome)
-            if not opened.job.reads_sources:
-                outcome = self._with_readers(outcome)
-        return self._ended(opened, outcome, made)
+        self._job, self._store = opened.job, opened.store
+        if self._outcome.is_complete:
+            self._remove_gone()
+            self._make_product(opened)
+            if not self._job.reads_sources:
+                self._count_sources_of_readers()
+        if self._has_stages:
+            self._sum_stages()
+        result = self._result()
+        self._console.ended(result)
+        for line in self._lines():
+            self._console.warn(line)
+        if self._outcome.interrupted:
+            tasks = self._outcome.status["tasks"]["done"]
+            raise JobInterrupt(f"interrupted after {count(tasks, 'task')}; run the same call again to resume", result)
+        for line in self._left():
+            self._console.warn(line)
+        return result
 
     def _begin(self, last: Stage) -> None:
         """Show the user's ledger, and the progress of all stages."""
@@ -302,125 +317,66 @@ class StageLoop:
         }
         return outcome
 
-    def _remove_gone(self, opened: claim.OpenedJob, outcome: RunOutcome) -> RunOutcome:
+    def _remove_gone(self) -> None:
         """Remove the outputs of missing sources, if the job or the user asks for it."""
-        job, store = opened.job, opened.store
-        if not (self._how.withdraws or job.removes_gone):
-            return outcome
-        removed = remove_gone(job, store)
-        if removed and not job.removes_gone:
+        if not (self._how.withdraws or self._job.removes_gone):
+            return
+        removed = remove_gone(self._job, self._store)
+        if removed and not self._job.removes_gone:
             self._console.say(f"removed {count(removed, 'output')} of missing sources")
-        return replace(outcome, status=store.status()) if removed else outcome
+        if removed:
+            self._outcome = replace(self._outcome, status=self._store.status())
 
-    def _product(self, opened: claim.OpenedJob, outcome: RunOutcome) -> tuple[list[Any], RunOutcome]:
-        """Make the product of a complete job; return its result, and the outcome of the job's last run."""
-        job, store = opened.job, opened.store
+    def _make_product(self, opened: claim.OpenedJob) -> None:
+        """Make the product of a complete job. The job runs once more if shards are missing."""
+        job = self._job
         product = job.product()
         if product is None:
-            return [], outcome
+            return
 
         def rewrite(lost: int) -> bool:
-            nonlocal outcome
             warn_of_lost(lost, self._console)
             shared: dict[str, Any] = {"waves": self._waves, "owner": opened.owner, "debug": self._how.debug}
             with self._console.progress():
                 pages = listed_pages(job, self._console.say)
-                outcome = run_job(job, store, pages, self._console, self._beam_args, **shared)
-            return outcome.is_complete
+                self._outcome = run_job(job, self._store, pages, self._console, self._beam_args, **shared)
+            return self._outcome.is_complete
 
-        made = product.make(job, store, rewrite=rewrite, say=self._console.say)
-        return made, outcome
+        self._made = product.make(job, self._store, rewrite=rewrite, say=self._console.say)
 
-    def _with_readers(self, outcome: RunOutcome) -> RunOutcome:
-        """Return the outcome of an exchange: of its last stage, but with the sources of the stages that read them."""
+    def _count_sources_of_readers(self) -> None:
+        """Set the sources of the outcome of an exchange to the sources of the stages that read them."""
         first = [self._outcomes[stage.job.ledger] for stage in self._readers]
-        return replace(
-            outcome,
-            status={**outcome.status, "sources": _summed([one.status["sources"] for one in first])},
+        self._outcome = replace(
+            self._outcome,
+            status={**self._outcome.status, "sources": _summed([one.status["sources"] for one in first])},
             skipped=sum(one.skipped for one in first),
             completed=sum(one.completed for one in first),
         )
 
-    def _ended(self, opened: claim.OpenedJob, outcome: RunOutcome, made: list[Any]) -> Result:
-        """Return the result, and show the remaining work."""
-        if self._has_stages:
-            outcome = replace(
-                outcome,
-                status={**outcome.status, "tasks": _summed([one["tasks"] for one in self._summaries.values()])},
-                done=outcome.done._replace(tasks=sum(one.done.tasks for one in self._ran)),
-                seconds=sum(one.seconds for one in self._ran),
-            )
-        is_listed_here = is_local_runner(self._beam_args)  # other runners list inside of the pipeline
-        passed_over = sum(one.passed_over for one in self._left_out.values()) if is_listed_here else None
-        ending = Ending(
-            opened.job,
-            opened.store,
+    def _sum_stages(self) -> None:
+        """Set the tasks and the time of the outcome to the sums over all stages."""
+        outcome = self._outcome
+        self._outcome = replace(
             outcome,
-            made,
-            passed_over,
-            self._is_partial,
-            command=self._last.job.user_command,
-            ledger=self._last.job.ledger,
-            stages=self._summaries if self._has_stages else {},
+            status={**outcome.status, "tasks": _summed([one["tasks"] for one in self._summaries.values()])},
+            done=outcome.done._replace(tasks=sum(one.done.tasks for one in self._ran)),
+            seconds=sum(one.seconds for one in self._ran),
         )
-        return ending.report(self._console)
-
-
-def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(one[name] for one in counts) for name in counts[0]}
-
-
-def done_json(outcome: RunOutcome) -> dict[str, Any]:
-    """Return the totals of a run."""
-    records = shown_records(outcome.run_records)
-    return {**outcome.done._asdict(), "written": outcome.done.records, "records": records}
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The end of a run, with the parts of its `Result`."""
-
-    job: JobSpec
-    store: LedgerStore
-    outcome: RunOutcome
-    made: list[Any]  # result of the product that is made of its outputs
-    passed_over: int | None  # number of listed files that are no sources; None if it is not known
-    is_partial: bool  # whether the run selected only some sources
-    command: str
-    ledger: str  # the ledger of the last stage, which the user has named
-    stages: Mapping[str, dict[str, Any]]  # results of the stages, by name, if there are several
-
-    def report(self, console: RunConsole) -> Result:
-        """Return the result, and show it and the remaining work.
-
-        Raises:
-            JobInterrupt: Ctrl-C ended the run.
-            LedgerError: Sources are open although nothing has failed.
-        """
-        result = self._result()
-        console.ended(result)
-        for line in self._lines():
-            console.warn(line)
-        if self.outcome.interrupted:
-            tasks = self.outcome.status["tasks"]["done"]
-            raise JobInterrupt(f"interrupted after {count(tasks, 'task')}; run the same call again to resume", result)
-        for line in self._left():
-            console.warn(line)
-        return result
 
     def _result(self) -> Result:
-        outcome, product = self.outcome, self.job.product()
-        ledger = Ledger(self.store, self.job.storage_options)
+        outcome, product = self._outcome, self._job.product()
+        ledger = Ledger(self._store, self._job.storage_options)
         return Result(
-            command=self.command,
+            command=self._last.job.user_command,
             sources=outcome.completed,
             tasks=outcome.done.tasks,
             records=outcome.run_records,
             seconds=outcome.seconds,
             complete=outcome.is_complete,
             interrupted=outcome.interrupted,
-            ledger=self.ledger,
-            output=(self.job.output if product is None else product.place(self.job)) or None,
+            ledger=self._last.job.ledger,
+            output=(self._job.output if product is None else product.place(self._job)) or None,
             outputs=ledger.outputs(),
             failures=ledger.failures(),
             rejects=ledger.rejects(),
@@ -430,15 +386,15 @@ class Ending:
         )
 
     def _summary(self) -> dict[str, Any]:
-        product, outcome = self.job.product(), self.outcome
-        nulled = count_nulled(self.store)
+        product, outcome = self._job.product(), self._outcome
+        nulled = count_nulled(self._store)
         return {
-            "ledger": self.ledger,
-            "output": self.job.output,
-            **({} if product is None else {product.name: self.made}),
+            "ledger": self._last.job.ledger,
+            "output": self._job.output,
+            **({} if product is None else {product.name: self._made}),
             "seconds": round(outcome.seconds, 3),
             "skipped": outcome.skipped,
-            "passed_over": self.passed_over,
+            "passed_over": self._passed_over(),
             "interrupted": outcome.interrupted,
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,
@@ -448,29 +404,34 @@ class Ending:
             "records": shown_records(outcome.records),
             "done": done_json(outcome),
             **({} if nulled is None else {"nulled": nulled}),
-            **({"stages": dict(self.stages)} if self.stages else {}),
+            **({"stages": self._summaries} if self._has_stages else {}),
         }
+
+    def _passed_over(self) -> int | None:
+        """Return the number of listed files that are no sources; None for runners that list inside of the pipeline."""
+        is_listed_here = is_local_runner(self._beam_args)
+        return sum(one.passed_over for one in self._left_out.values()) if is_listed_here else None
 
     def _lines(self) -> Iterator[str]:
         """Yield messages about rejected records and failed tasks."""
-        status, ledger = self.outcome.status, shlex.quote(self.ledger)
+        status, ledger = self._outcome.status, shlex.quote(self._last.job.ledger)
         if rejected := sum(status["records"]["rejected"].values()):
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"
         if failed := status["tasks"]["failed"]:
-            shown = list(islice(self.store.failures(), SHOWN_FAILURES))
+            shown = list(islice(self._store.failures(), SHOWN_FAILURES))
             which = " tasks that are not quarantined" if any(row.quarantined for row in shown) else ""
             yield (
                 f"{count(failed, 'task')} of {count(status['sources']['failed'], 'source')} failed; run the same "
                 f"command again to retry{which}; to see all: ledgerbeam ledger failures {ledger}"
             )
-            if (product := self.job.product()) is not None:
-                yield product.not_made(self.job)
+            if (product := self._job.product()) is not None:
+                yield product.not_made(self._job)
             for row in shown:
                 yield f"  {printable(without_secrets(row.error or row.reason))}"
 
     def _stale(self) -> Iterator[str]:
         """Yield messages about problems of the outputs without a failed task."""
-        outcome, where = self.outcome, self.job.output or "the indexes"
+        outcome, where = self._outcome, self._job.output or "the indexes"
         if outcome.out_of_date:
             yield (
                 f"{where}: kept {count(outcome.out_of_date, 'stale output')}, because another run may still use this "
@@ -481,8 +442,8 @@ class Ending:
 
     def _left_by_choice(self) -> Iterator[str]:
         """Yield a message with the number of sources that a partial run has left open."""
-        left = self.outcome.status["sources"]["open"]
-        if left and self.is_partial and not self.outcome.limited and not self.outcome.interrupted:
+        left = self._outcome.status["sources"]["open"]
+        if left and self._is_partial and not self._outcome.limited and not self._outcome.interrupted:
             yield (
                 f"{count(left, 'source')} left open, because this run selected only some; to process them, run the "
                 "same command without --only-failed and --only-rejected"
@@ -490,7 +451,7 @@ class Ending:
 
     def _left(self) -> Iterator[str]:
         """Yield messages about the remaining work."""
-        outcome, job = self.outcome, self.job
+        outcome, job = self._outcome, self._job
         if outcome.out_of_date:
             yield next(self._stale())
         yield from self._left_by_choice()
@@ -506,7 +467,17 @@ class Ending:
                 f"stopped after {count(int(job.task_limit or 0), 'task')} because of --limit-tasks; "
                 f"{count(left, 'source')} listed so far still open; to resume, run the same command again"
             )
-        elif left and not self.is_partial:
+        elif left and not self._is_partial:
             raise LedgerError(
                 f"{job.ledger}: {count(left, 'source')} left open, although nothing failed; {job.why_open}"
             )
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(one[name] for one in counts) for name in counts[0]}
+
+
+def done_json(outcome: RunOutcome) -> dict[str, Any]:
+    """Return the totals of a run."""
+    records = shown_records(outcome.run_records)
+    return {**outcome.done._asdict(), "written": outcome.done.records, "records": records}

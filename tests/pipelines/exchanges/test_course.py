@@ -20,6 +20,7 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.dedup.exact import ListsRead
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.stage_loop import StageLoop
 from tests.pipelines.exchanges.in_process import HereWaves, Told, prepared
 from tests.pipelines.exchanges.stages import write_jsonl
 
@@ -179,7 +180,9 @@ def test_what_a_runner_that_lists_for_itself_has_passed_over_is_not_known() -> N
     run(sort)
     for runner, passed_over in ((None, 1), ("BundleBasedDirectRunner", None)):
         options = [] if runner is None else [f"--runner={runner}"]
-        assert prepared(sort).run(Told(), options, HereWaves()).summary["passed_over"] == passed_over
+        call = prepared(sort)
+        result = StageLoop(call.job, call.how, Told(), options, HereWaves()).run()
+        assert result.summary["passed_over"] == passed_over
 
 
 def test_a_deduplication_tells_of_its_stages_and_leaves_nothing_of_them(folder: Path) -> None:
