@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ REMEDY = (
 
 SHARE_RECORDS = 10_000  # number of records below which a share is checked only after all records are read
 _SHOWN_REASONS = 3
+_REJECT = re.compile(r"reject(?::(?:([0-9]+)|([0-9]+\.?[0-9]*|\.[0-9]+)%))?")
 
 
 @dataclass(frozen=True)
@@ -106,29 +108,13 @@ def parse_on_error(text: str) -> RejectLimit | None:
     """Return None for ``fail``, and a limit for ``reject``, ``reject:N`` or ``reject:P%``; else UsageError."""
     if text == "fail":
         return None
-    word, colon, limit = text.partition(":")
-    if word != "reject" or (colon and not limit):
-        raise _unknown(text)
-    if not colon:
-        return RejectLimit(text)
-    if limit.isascii() and limit.isdigit():
-        return RejectLimit(text, most=int(limit))
-    if not limit.endswith("%"):
-        raise _unknown(text)
-    return RejectLimit(text, percent=_percent(limit[:-1], text))
-
-
-def _percent(number: str, text: str) -> float:
-    plain = number.replace(".", "", 1)
-    if not (plain.isascii() and plain.isdigit()):
-        raise _unknown(text)
-    if not float(number) <= 100:
-        raise UsageError(f"--on-error {text}: expected at most 100 %, found {number} %")
-    return float(number)
-
-
-def _unknown(text: str) -> UsageError:
-    return UsageError(
-        f"--on-error {printable(text)}: expected fail, reject, reject:N such as reject:100, or reject:P% such as "
-        "reject:0.1%"
-    )
+    found = _REJECT.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--on-error {printable(text)}: expected fail, reject, reject:N such as reject:100, or reject:P% such as "
+            "reject:0.1%"
+        )
+    most, percent = found.groups()
+    if percent is not None and not float(percent) <= 100:
+        raise UsageError(f"--on-error {text}: expected at most 100 %, found {percent} %")
+    return RejectLimit(text, None if most is None else int(most), None if percent is None else float(percent))
