@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam._base.redaction import printable, without_secrets
-from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import content_version
-from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.step import PreparedStep, errors_at
+from ledgerbeam.pipelines.jobs.claim import open_if_there
 from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
@@ -145,7 +144,7 @@ def job_changes(call: PreparedCall) -> list[str]:
     """
     lines: dict[str, None] = {}
     for job in call.stages():
-        store = _store_of(job)
+        store = open_if_there(job, read_only=True)
         stored = None if store is None else store.job()
         if stored is not None:
             decided = ("partition", *job.decisions, *call.job.decisions)
@@ -154,20 +153,13 @@ def job_changes(call: PreparedCall) -> list[str]:
     return list(lines)
 
 
-def _store_of(job: JobSpec) -> LedgerStore | None:
-    try:
-        return open_store(job.ledger, job.storage_options, create=False, read_only=True)
-    except LedgerNotFoundError:
-        return None
-
-
 class _Forecast:
     """A forecast for the sources of a step, and for its outputs, which are sources of later steps."""
 
     def __init__(self, step: PreparedStep, before: Mapping[str, _Forecast]) -> None:
         self._step, self._before = step, before
         self._call = call = step.call
-        self._store = _store_of(call.job)
+        self._store = open_if_there(call.job, read_only=True)
         differences = job_changes(call)
         self._reason = "code" if any(map(_CODE.match, differences)) else "options" if differences else None
         self.plan = StepPlan(step.name, call.command, call.job.ledger, str(call.job.output), differences=differences)
@@ -189,7 +181,7 @@ class _Forecast:
 
     def _read(self, reader: JobSpec) -> KnownSources:
         """Count the sources of a job by reason, and return the sources that its ledger has recorded."""
-        store = _store_of(reader)
+        store = open_if_there(reader, read_only=True)
         known = KnownSources(store)
         for sources in listed_sources(reader, self._pages(reader)):
             for source, state, _ in known.states(sources):
@@ -241,7 +233,8 @@ class _Forecast:
 
     def _has_reached_its_end(self) -> bool:
         """Return whether the last run of the step started the last stage. A run starts stages one after the other."""
-        ran = [store.runs() for store in map(_store_of, self._call.readers()) if store is not None]
+        stores = (open_if_there(reader, read_only=True) for reader in self._call.readers())
+        ran = [store.runs() for store in stores if store is not None]
         last = [] if self._store is None else self._store.runs()
         return bool(last) and all(runs and runs[-1]["began"] <= last[-1]["began"] for runs in ran)
 
