@@ -50,16 +50,12 @@ class DecideJob(HashJob):
     """Finds the records to drop."""
 
     command = "decide"
+    user_command = "dedup"  # for exact and for near duplicates
 
     shard_bytes: int = PART_RECORDS
     # Score of a record. The record of a key with the greatest score stays; None keeps the first by position.
     prefer: KeyChoice | None = None
     own: OwnFiles | None = None  # the job's own other outputs, which are not sources; None for the last stage
-
-    @property
-    def user_command(self) -> str:
-        """The command of the user, `dedup`, for exact and for near duplicates."""
-        return "dedup"
 
     def scatter(self) -> ScatterJob:
         """Return the first job, which writes hashes and positions of records, without the records."""
@@ -178,15 +174,12 @@ class DedupJob(ListedJob):
     """Writes the files without duplicates, with one record of each key."""
 
     command = "dedup"
+    user_command = "dedup"
     removes_gone = True
     last_stage = "dedup"
 
     keeps_columns = True
     joined = _RemainingFiles
-
-    @property
-    def user_command(self) -> str:
-        return "dedup"
 
     def spent(self) -> list[str]:
         return [self.lists_folder]
@@ -207,9 +200,6 @@ class DedupJob(ListedJob):
         from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - slow to import
 
         return KeepRemaining(conversion_of(self.to), self.output_format)
-
-    def encoder(self) -> str | ShardEncoder:
-        return self.output_format
 
 
 class ListsRead(StageSources):

@@ -245,9 +245,6 @@ class TextsJob(ListedJob, RunsJob):
         chosen = {**preference(self.prefer), **partition_parameters(self.partition)}
         return {**self.files.parameters(), **near, **chosen}
 
-    def parameters(self) -> dict[str, Json]:
-        return self.shaping()
-
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - slow to import
 

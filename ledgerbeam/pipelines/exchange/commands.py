@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.tar.sample import KEY
@@ -224,6 +223,3 @@ class SplitJob(ShardJob):
         from ledgerbeam.transforms.exchange.keys import SplitRecords  # noqa: PLC0415 - slow to import
 
         return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)
-
-    def encoder(self) -> str | ShardEncoder:
-        return self.output_format

@@ -209,6 +209,9 @@ class RunsJob(ShardJob):
     def shaping(self) -> dict[str, Json]:
         """Return the parameters of the run files, without their location."""
 
+    def parameters(self) -> dict[str, Json]:
+        return self.shaping()
+
     def earlier_urls(self) -> Collection[str]:
         """Return the sources of earlier jobs. Their records are only compared, and never written."""
         return ()
@@ -246,9 +249,6 @@ class ScatterJob(RunsJob):
 
     def scatters(self) -> list[ScatterJob]:
         return [self]
-
-    def parameters(self) -> dict[str, Json]:
-        return self.shaping()
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
         return self.key.doubts(self.files.names, store)
@@ -379,9 +379,6 @@ class GatherJob(BucketsJob):
 
     def parameters(self) -> dict[str, Json]:
         return {}
-
-    def encoder(self) -> str | ShardEncoder:
-        return self.output_format
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
@@ -190,9 +189,6 @@ class MapJob(ShardJob):
         seconds = self.record_timeout if wrap is None else None
         job = replace(self, on_error="fail", record_timeout=seconds)
         return job.work(wrap).with_storage_options(self.storage_options)
-
-    def encoder(self) -> str | ShardEncoder:
-        return self.output_format
 
     def product(self) -> Product | None:
         if self.published is None:

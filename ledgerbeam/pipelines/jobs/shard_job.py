@@ -41,9 +41,9 @@ class ShardJob(JobSpec):
     def work(self) -> Callable[[Task], Any]:
         """Return the function that processes the records of each task."""
 
-    @abstractmethod
     def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of shards, or the name of a format."""
+        """Return the encoder of shards, or the name of a format. By default it is the output format."""
+        return self.output_format
 
     @abstractmethod
     def parameters(self) -> dict[str, Json]:
