@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ledgerbeam._base.redaction import printable, without_secrets
-from ledgerbeam.ledger import MergedStatistic
+from ledgerbeam.ledger import LedgerStore, MergedStatistic
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import PARTS
+from ledgerbeam.ledger.summaries import function_summaries
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
 MAIN_ROUTE = "(no route)"  # label of the route without a name
@@ -36,6 +37,16 @@ def account_lines(counts: RecordCounts) -> list[tuple[str, str]]:
         if part:
             lines.append((f"  {name}", _most_text(part)))
     return lines
+
+
+def function_values(store: LedgerStore) -> list[dict[str, Any]]:
+    """Return `function_summaries` without secrets; an empty list for a job of one function.
+
+    For a job of several functions this reads the statistics of every task.
+    """
+    job = store.job()
+    rows = [] if job is None or "functions" not in job.parameters else function_summaries(store)
+    return [{**row, **{end: shown_names(row[end]) for end in ("dropped", "rejected")}} for row in rows]
 
 
 def function_lines(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,7 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console.reporter import counting
-from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
-from ledgerbeam.pipelines.report.functions import function_values
+from ledgerbeam.pipelines.report.accounts import StatisticRow, function_values, statistic_rows
 from ledgerbeam.pipelines.report.ledger import grouped_failures
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
 from ledgerbeam.pipelines.report.state import (

@@ -19,8 +19,7 @@ from ledgerbeam.ledger.opening import open_store, run_folders
 from ledgerbeam.pipelines.console.reporter import count_nulled
 from ledgerbeam.pipelines.exchange.stages import NUMBERED, is_optional, stages_of
 from ledgerbeam.pipelines.preview.costs import MOST_SOURCES, Cost, cost_of_rest
-from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.functions import function_values
+from ledgerbeam.pipelines.report.accounts import function_values, shown_records
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 

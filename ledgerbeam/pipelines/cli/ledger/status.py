@@ -35,8 +35,7 @@ from ledgerbeam.pipelines.console.reporter import (
 )
 from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.jobs.sources import CONTENT
-from ledgerbeam.pipelines.report.accounts import account_lines, describe_time, function_lines
-from ledgerbeam.pipelines.report.functions import function_values
+from ledgerbeam.pipelines.report.accounts import account_lines, describe_time, function_lines, function_values
 from ledgerbeam.pipelines.report.hosts import Host, HostRun, hosts_of
 from ledgerbeam.pipelines.report.state import (
     BucketSizes,
