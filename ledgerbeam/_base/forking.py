@@ -56,7 +56,7 @@ class ServerProcess:
 
     def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._address = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
-        with _listener(self._address) as listener:
+        with listening(self._address) as listener:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(listener.fileno()), *arguments],  # -P: see __main__
                 stdin=subprocess.PIPE,
@@ -146,7 +146,8 @@ class ProcessGroup:
         self._connection.close()
 
 
-def _listener(address: str) -> socket.socket:
+def listening(address: str) -> socket.socket:
+    """Return a socket that listens at an address."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen()

@@ -82,8 +82,8 @@ class RunAudit:
         """Whether audits stop after a limited share of the workers' time."""
         return self._share.is_bounded
 
-    def prepare(self) -> None:
-        """Start the process that audits are forked from, while the workers start."""
+    def prepare(self) -> ServerProcess:
+        """Start the process that audits are forked from, while the workers start, and return the process."""
         if self._server is None:
             path, tmp = (os.path.join(self._folder, name) for name in (_JOB, _TMP))
             with file_errors(path), suppress(FileExistsError):  # a server has died before
@@ -92,6 +92,7 @@ class RunAudit:
             device = {"CUDA_VISIBLE_DEVICES": self._spec.devices[0]} if self._spec.devices else {}
             environment = {**environment_of(self._spec), **device, "TMPDIR": tmp}
             self._server = ServerProcess(_SERVER, [path], environment)
+        return self._server
 
     def leave_out(self, sources: Iterable[PendingSource]) -> None:
         """Exclude tasks of earlier runs from audits, because their job may have been different."""
@@ -173,12 +174,9 @@ class RunAudit:
         if self._server is not None and not self._server.lives:
             self._server.end()
             self._server = None
-        self.prepare()
-        if self._server is None:
-            raise AssertionError("a server was started")
         self._number += 1
         self._request = request.source.source.id, os.path.join(self._folder, f"audit-{self._number:04d}")
-        self._process = self._server.ask(pickle.dumps((self._request[1], request)))
+        self._process = self.prepare().ask(pickle.dumps((self._request[1], request)))
         return True
 
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:

@@ -122,33 +122,27 @@ class BeamRunner:
                 os.environ.pop("PYTHONSAFEPATH", None)
 
 
-def check_options(beam_args: Sequence[str]) -> None:
-    """Raise an error for options that Beam does not know, which it would ignore with a warning. This imports Beam."""
+def check_options(beam_args: Sequence[str], places: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError for unknown options, or for a local path that workers may not reach. This imports Beam.
+
+    Beam would ignore unknown options with a warning. `places` are the URLs that workers must reach, by their names.
+    """
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
     runner = _runner(options)
-    if runner not in _BEAM_RUNNERS:
-        return
-    parser = _BeamArgumentParser(allow_abbrev=False)
-    for kind in PipelineOptions.__subclasses__():
-        kind._add_argparse_args(parser)  # noqa: SLF001 - Beam collects its options in the same way
-    _, unknown = parser.parse_known_args(list(beam_args))
-    if unknown:
-        raise UsageError(f"unknown Beam options: {' '.join(unknown)}; correct them, or leave them out")
+    if runner in _BEAM_RUNNERS:
+        parser = _BeamArgumentParser(allow_abbrev=False)
+        for kind in PipelineOptions.__subclasses__():
+            kind._add_argparse_args(parser)  # noqa: SLF001 - Beam collects its options in the same way
+        _, unknown = parser.parse_known_args(list(beam_args))
+        if unknown:
+            raise UsageError(f"unknown Beam options: {' '.join(unknown)}; correct them, or leave them out")
     if runner == RUNNER:
         check_dataflow(options)
-
-
-def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Raise UsageError for a local path, unless the runner, or its option LOOPBACK, runs workers on this machine."""
-    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
-
-    options = PipelineOptions(list(beam_args)).get_all_options()
-    runner = _runner(options)
-    if runner in _LOCAL_RUNNERS or options.get("environment_type") == "LOOPBACK":
+    if runner in _LOCAL_RUNNERS or options.get("environment_type") == "LOOPBACK":  # workers run on this machine
         return
-    for name, url in ((name, url) for name, urls in spec.places().items() for url in urls):
+    for name, url in ((name, url) for name, urls in places.items() for url in urls):
         if is_local(url):
             raise UsageError(
                 f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "

@@ -29,15 +29,13 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import sdk_worker_main
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from ledgerbeam._base.forking import ForkServer, fork_to
+from ledgerbeam._base.forking import ForkServer, fork_to, listening
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.chain import ledger_handle, local_values, work_as
 from ledgerbeam.pipelines.runners.job_files import STARTED, touch
 from ledgerbeam.transforms.chain.base import ChainValues
 from ledgerbeam.transforms.on_beam import give_values
-
-DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
@@ -108,12 +106,8 @@ def fork_server(spec: JobSpec) -> Iterator[str]:
         The shell command that starts a worker, with ``exec`` so that no shell process stays.
     """
     name = f"ledgerbeam-{os.getpid()}-{secrets.token_hex(8)}"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(f"\0{name}")
-    listener.listen()
-    server = _Workers(listener, spec)
-    pid = fork_to(server.serve, "ledgerbeam-fork")
-    listener.close()
+    with listening(f"\0{name}") as listener:
+        pid = fork_to(_Workers(listener, spec).serve, "ledgerbeam-fork")
     try:
         yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
     finally:

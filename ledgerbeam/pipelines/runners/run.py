@@ -27,7 +27,7 @@ from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, Existing, OutputOwner
 from ledgerbeam.pipelines.report.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
-from ledgerbeam.pipelines.runners.beam import BeamRunner, check_options, check_reach
+from ledgerbeam.pipelines.runners.beam import BeamRunner, check_options
 from ledgerbeam.pipelines.runners.job_files import keep_job, launched_job
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
@@ -82,8 +82,7 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
     if beam_args:
         import_beam()
         with logging_kept():
-            check_options(beam_args)
-            check_reach(job, beam_args)
+            check_options(beam_args, job.places())
     return beam_args
 
 

@@ -20,7 +20,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from functools import partial
-from typing import Never, cast
+from typing import Never
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.pipelines.calls.call import refuse_calls
-from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
+from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.runners.job_files import DIED, DONE, STARTED, load_job_file, take_import_path, touch
 from ledgerbeam.pipelines.runners.waves import BEAM, needs_beam
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
@@ -64,52 +64,28 @@ class _Waves(ForkServer):
     leads = True
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        arguments = _apply_request(request)
+        content = json.loads(request)
+        os.environ.clear()
+        os.environ.update(content["environment"])
         tempfile.tempdir = None  # it may have been set before the fork
         np.random.seed(None)  # some versions of NumPy create the generator at import, so all waves would have the same
-        return _wave(arguments)
+        launcher = os.dup(0)
+        with open(os.devnull, "rb") as nothing:  # children of user code must not read from the launcher
+            os.dup2(nothing.fileno(), 0)
+        threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
+        spec_path, part, path, *beam_args = content["arguments"]
+        try:
+            return _wave(spec_path, part, path, beam_args)
+        except LedgerbeamError as error:
+            report_error(os.path.dirname(spec_path), error)  # to the launcher, like errors of workers
+            return 1
 
 
-def _apply_request(request: bytes) -> list[str]:
-    """Apply the environment of a request from the launcher; return the arguments."""
-    content = json.loads(request)
-    os.environ.clear()
-    os.environ.update(content["environment"])
-    return content["arguments"]
+def _wave(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -> int:
+    """Run a wave or the transforms after the chain, on Beam or directly. Return 0, or 1 after a reported error.
 
-
-def _wave(arguments: Sequence[str]) -> int:
-    """Run a wave, or the transforms after the chain. Return 0 when it is done: in a wave, each task is done or failed.
-
-    A LedgerbeamError that ends this process is reported to the launcher, like errors of workers, and the status is 1.
+    At the end of a wave, each task is done or failed.
     """
-    launcher = os.dup(0)
-    with open(os.devnull, "rb") as nothing:  # children of user code must not read from the launcher
-        os.dup2(nothing.fileno(), 0)
-    threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
-    spec_path, part, path, *beam_args = arguments
-    try:
-        return _run_part(spec_path, cast(Part, part), path, beam_args)
-    except LedgerbeamError as error:
-        report_error(os.path.dirname(spec_path), error)
-        return 1
-
-
-def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -> int:
-    spec = load_job_file(spec_path)
-    take_import_path(spec.import_path)
-    refuse_calls(_IN_WORKER)
-    run_dir = str(spec.run_dir)
-    threading.excepthook = lambda failure: _report_thread(run_dir, failure)
-    signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher handles the interrupt and ends this process
-    status = _status(spec, part, path, beam_args)
-    if status == 0:
-        touch(run_dir, DONE)
-    return status
-
-
-def _status(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> int:
-    """Run a wave or the transforms after the chain, on Beam or directly. Return 0, or 1 after a reported error."""
     from ledgerbeam.pipelines.runners.chain import (  # noqa: PLC0415 - `main` has imported it
         run_chain,
         run_workers,
@@ -117,15 +93,27 @@ def _status(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> i
         work_as,
     )
 
+    spec = load_job_file(spec_path)
+    take_import_path(spec.import_path)
+    refuse_calls(_IN_WORKER)
     run_dir = str(spec.run_dir)
-    if not needs_beam(spec, beam_args):
+    threading.excepthook = lambda failure: _report_thread(run_dir, failure)
+    signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher handles the interrupt and ends this process
+    on_beam = needs_beam(spec, beam_args)
+    if on_beam:
+        from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - `main` has imported it
+
+        work = partial(run_locally, spec, part, path, beam_args)
+    else:
         touch(run_dir, STARTED)
         work = partial(run_chain, spec, path)
-        return work_as(spec, 0, work) if spec.workers == 1 else run_workers(spec, work)
-    from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - `main` has imported it
-
-    work = partial(run_locally, spec, part, path, beam_args)
-    return work_as(spec, 0, work) if spec.workers == 1 else status_of(run_dir, work)
+    if spec.workers == 1:
+        status = work_as(spec, 0, work)
+    else:
+        status = status_of(run_dir, work) if on_beam else run_workers(spec, work)
+    if status == 0:
+        touch(run_dir, DONE)
+    return status
 
 
 def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:

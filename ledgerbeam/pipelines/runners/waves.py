@@ -63,8 +63,8 @@ class Waves:
         if self._server is not None:
             self._server.end()
 
-    def prepare(self, imports: Imports) -> None:
-        """Start the imports for waves in the background."""
+    def prepare(self, imports: Imports) -> ServerProcess:
+        """Start the imports for waves in the background, in the fork server, and return the server."""
         if self._server is not None and not (self._server.lives and self._imports in (imports, BEAM)):
             self._server.end()
             self._server = None
@@ -72,14 +72,12 @@ class Waves:
             self._imports = imports
             arguments = [imports, self._log_level, *self._schemes]
             self._server = ServerProcess("ledgerbeam.pipelines.runners.wave", arguments)
+        return self._server
 
     def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> ProcessGroup:
         """Start a wave."""
-        self.prepare(imports)
-        if self._server is None:
-            raise AssertionError("a server was begun")
         request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
-        return self._server.ask(request)
+        return self.prepare(imports).ask(request)
 
 
 def needs_beam(spec: JobSpec, beam_args: Sequence[str]) -> bool:

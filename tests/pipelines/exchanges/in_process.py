@@ -60,7 +60,7 @@ class HereWaves(Waves):
         super().__init__("warning")
         self.started: list[str] = []  # ledgers of the jobs of all waves
 
-    def prepare(self, imports: Imports) -> None:
+    def prepare(self, imports: Imports) -> Any:
         """Begin nothing."""
 
     def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> ProcessGroup:

@@ -142,7 +142,7 @@ def ask(folder: Path, python: str, *options: str) -> str:
 def test_without_the_client_it_is_told_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledgerbeam.pipelines.runners.beam._CLIENT", "google.cloud.no_such_client")
     with pytest.raises(UsageError, match=r"needs Google's client: pip install .*\[dataflow\]'"):
-        check_options([f"--runner={name}"])
+        check_options([f"--runner={name}"], {})
 
 
 @pytest.mark.parametrize(
