@@ -34,35 +34,18 @@ STARTED = "started"  # written when the pipeline is given to its workers
 TRACEBACK = "traceback"  # the traceback that ended the wave, if no worker had reported the error
 _KEPT = "job.json"
 
-# Module and class of every kind of job, by command. A process imports only the module of its job.
+# Commands of all kinds of jobs, by module. The class of ``large-stars`` is `LargeStarsJob`. A process imports only the
+# module of its job.
 KINDS = {
-    "candidates": ("dedup.near", "CandidatesJob"),
-    "cluster": ("dedup.near", "ClusterJob"),
-    "convert": ("jobs.one_stage", "ConvertJob"),
-    "decide": ("dedup.exact", "DecideJob"),
-    "dedup": ("dedup.exact", "DedupJob"),
-    "group": ("exchange.commands", "GroupJob"),
-    "index": ("jobs.one_stage", "IndexJob"),
-    "join": ("exchange.commands", "JoinJob"),
-    "labels": ("dedup.pairs", "LabelsJob"),
-    "large-stars": ("dedup.pairs", "LargeStarsJob"),
-    "map": ("jobs.map", "MapJob"),
-    "materialize": ("jobs.one_stage", "MaterializeJob"),
-    "merge": ("exchange.jobs", "MergeJob"),
-    "near": ("dedup.near", "NearJob"),
-    "pairs": ("dedup.pairs", "PairsJob"),
-    "pipeline": ("jobs.pipeline", "PipelineJob"),
-    "repartition": ("exchange.commands", "RepartitionJob"),
-    "scatter": ("exchange.jobs", "ScatterJob"),
-    "shuffle": ("exchange.commands", "ShuffleJob"),
-    "sign": ("dedup.pairs", "SignJob"),
-    "small-stars": ("dedup.pairs", "SmallStarsJob"),
-    "sort": ("exchange.commands", "SortJob"),
-    "split": ("exchange.commands", "SplitJob"),
-    "stars": ("dedup.pairs", "StarsJob"),
-    "texts": ("dedup.near", "TextsJob"),
-    "tokenize": ("datasets.megatron", "TokenizeJob"),
-    "verify": ("dedup.near", "VerifyJob"),
+    "datasets.megatron": ("tokenize",),
+    "dedup.exact": ("decide", "dedup"),
+    "dedup.near": ("candidates", "cluster", "near", "texts", "verify"),
+    "dedup.pairs": ("labels", "large-stars", "pairs", "sign", "small-stars", "stars"),
+    "exchange.commands": ("group", "join", "repartition", "shuffle", "sort", "split"),
+    "exchange.jobs": ("merge", "scatter"),
+    "jobs.map": ("map",),
+    "jobs.one_stage": ("convert", "index", "materialize"),
+    "jobs.pipeline": ("pipeline",),
 }
 
 
@@ -128,10 +111,15 @@ def dump_job(job: JobSpec) -> bytes:
 def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
-    module, kind = KINDS[found["command"]]
-    made = getattr(import_module(f"ledgerbeam.pipelines.{module}"), kind)
+    made = job_class(found["command"])
     job: JobSpec = _built(made, made.read_fields(found["job"]))
     return replace(job, storage_options=storage_options)
+
+
+def job_class(command: str) -> Any:
+    """Import the class of the jobs of a command."""
+    module = next(module for module, commands in KINDS.items() if command in commands)
+    return getattr(import_module(f"ledgerbeam.pipelines.{module}"), f"{command.title().replace('-', '')}Job")
 
 
 def _built(kind: Any, value: Any) -> Any:
