@@ -221,17 +221,13 @@ class ListsRead(StageSources):
         self._listed = self._list()
         is_known = self._lists.known() is not None and self._job.earlier_listed() is not None
         self._ids = listed_ids(self._job, self._listed) if is_known else []
-        self._is_settled = is_known and all(store.completed_mask(self._ids))
         super().__init__(self._job, iter(()))
+        self.is_settled = is_known and all(store.completed_mask(self._ids))
 
     def _list(self) -> list[Page]:
         pages = list(self._list_pages(self._job))
         check_scattered(self._job, pages, self._scatter)
         return pages
-
-    @property
-    def is_settled(self) -> bool:
-        return self._is_settled
 
     def settle(self, say: Callable[[str], None]) -> None:  # noqa: ARG002 - the stage before has reported everything
         self._lists.tabulate()

@@ -451,8 +451,8 @@ class BucketsRead(StageSources):
         self._whole, self._inputs, self._earlier = stage.whole, inputs, stage.earlier_signatures()
         self.runs = self._run_files(job)
         self._buckets = self.runs.known()
-        self._is_settled = self._buckets is not None and are_complete(self._buckets, store)
         super().__init__(job.with_state(self.runs.state), iter(()))
+        self.is_settled = self._buckets is not None and are_complete(self._buckets, store)
 
     def _run_files(self, job: BucketsJob) -> RunFiles:
         last = self._inputs[-1]
@@ -460,10 +460,6 @@ class BucketsRead(StageSources):
             return last.sources.runs.merged(last.store, last.job.identity().fingerprint, job.reading())
         writers = [*(one.writer for one in self._earlier), *(run_writer(one.job, one.store) for one in self._inputs)]
         return RunFiles.written(writers, job.reading())
-
-    @property
-    def is_settled(self) -> bool:
-        return self._is_settled
 
     def settle(self, say: Callable[[str], None]) -> None:
         for one in self._earlier:

@@ -267,7 +267,8 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
 
     Patterns with wildcards, or with the suffix of a format, are not checked.
     """
-    folders = [pattern for pattern in patterns if _may_be_folder(pattern) and _holds_shards(pattern, options)]
+    shar = load_extension("ledgerbeam.folders", "shar")()
+    folders = [pattern for pattern in patterns if _may_be_folder(pattern) and shar.holds(pattern, options)]
     if folders and len(folders) < len(patterns):
         other = next(pattern for pattern in patterns if pattern not in folders)
         raise UsageError(
@@ -275,10 +276,6 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
             "the files of both"
         )
     return "shar" if folders else None
-
-
-def _holds_shards(folder: str, options: Options) -> bool:
-    return bool(load_extension("ledgerbeam.folders", "shar")().holds(folder, options))
 
 
 def _require_shard(url: str) -> None:

@@ -333,12 +333,8 @@ class StageSources:
 
     def __init__(self, job: JobSpec, pages: Iterator[Page]) -> None:
         self.job = job  # as it runs, with the outputs of earlier stages
+        self.is_settled = True  # whether the stage needs no preparation before it runs
         self._pages = pages
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the stage needs no preparation before it runs."""
-        return True
 
     def settle(self, say: Callable[[str], None]) -> None:
         """Prepare the outputs of earlier stages for the workers."""

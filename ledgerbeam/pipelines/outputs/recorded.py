@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
@@ -41,25 +41,18 @@ _INDEXES = (".idx", ".gzidx")
 _PART = re.compile(r"[0-9a-f]{32}-\d+\.part")  # names of the parts of indexes, see `transforms.chain.index`
 
 
-class Outputs(Protocol):
-    """The places of a job's outputs: a protocol that `JobSpec` implements."""
-
-    @property
-    def output(self) -> str | None: ...
-    @property
-    def storage_options(self) -> dict[str, Any]: ...
-    def output_places(self) -> list[OutputPlace]: ...
-
-
 @dataclass(frozen=True)
 class OutputFolder:
-    """An output folder whose job is known only from its ledger; implements `Outputs`."""
+    """An output folder whose job is known only from its ledger."""
 
     output: str
     storage_options: dict[str, Any]
 
     def output_places(self) -> list[OutputPlace]:
         return [(self.output, "", True)]
+
+
+Outputs: TypeAlias = JobSpec | OutputFolder
 
 
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
