@@ -102,24 +102,15 @@ _MODULES = ("stats",)
 _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
 _OF_IO = ("index_source", "open")  # functions of io, which does not handle interrupts of calls; they are wrapped here
 
-_ELSEWHERE = {
-    "Drop": ("results", "Drop"),
-    "Flow": ("pipelines.flows.flow", "Flow"),
-    "FlowPlan": ("pipelines.flows.plan", "FlowPlan"),
-    "FlowRun": ("pipelines.flows.run", "FlowRun"),
-    "JobInterrupt": ("pipelines.calls.result", "JobInterrupt"),
-    "Ledger": ("pipelines.report.ledger", "Ledger"),
-    "Reject": ("results", "Reject"),
-    "Result": ("pipelines.calls.result", "Result"),
-    "Route": ("results", "Route"),
-    "Rows": ("results", "Rows"),
-    "RecordStream": ("io.any_source", "RecordStream"),
-    "index_source": ("io.any_source", "index_source"),
-    "open": ("io.any_source", "open_any"),
-    "open_ledger": ("pipelines.report.ledger", "open_ledger"),
-    "plan_flow": ("pipelines.flows.flow", "plan_flow"),
-    "run_flow": ("pipelines.flows.flow", "run_flow"),
-    **{name: ("pipelines.own_pipeline", name) for name in _PIPELINES},
+_PLACES = {  # modules of the names that are neither errors nor calls
+    "io.any_source": ("RecordStream", *_OF_IO),
+    "pipelines.calls.result": ("JobInterrupt", "Result"),
+    "pipelines.flows.flow": ("Flow", "plan_flow", "run_flow"),
+    "pipelines.flows.plan": ("FlowPlan",),
+    "pipelines.flows.run": ("FlowRun",),
+    "pipelines.own_pipeline": _PIPELINES,
+    "pipelines.report.ledger": ("Ledger", "open_ledger"),
+    "results": ("Drop", "Reject", "Route", "Rows"),
 }
 
 
@@ -139,9 +130,9 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
         if name in _PIPELINES:
             importlib.import_module(f"{__name__}._base.process").import_beam()
         calls = importlib.import_module(f"{__name__}.pipelines.calls").MODULES
-        module, attribute = _ELSEWHERE.get(name, ("errors", name))
+        module = next((module for module, names in _PLACES.items() if name in names), "errors")
         module = f"pipelines.calls.{calls[name]}" if name in calls else module
-        found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), "open_any" if name == "open" else name)
         if name in calls or name in ("run", "run_flow"):
             importlib.import_module(f"{__name__}.pipelines.calls.call").document(found)
         if name in _OF_IO:

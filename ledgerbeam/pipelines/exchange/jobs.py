@@ -288,7 +288,7 @@ class GatherJob(BucketsJob):
         return 0 if self.partition is None else self.partition.merges.number
 
     def stage(self, name: str) -> BucketStage:
-        return BucketStage(name, self, whole=self, merges="" if name == GATHER else f"{name}/")
+        return BucketStage(name, job=self, whole=self, merges="" if name == GATHER else f"{name}/")
 
     @property
     def first_folder(self) -> str:
@@ -402,19 +402,17 @@ class HashJob(GatherJob):
 class BucketStage(Stage):
     """A stage that reads run files by bucket: the last stage of an exchange, or a merge before that stage."""
 
+    job: BucketsJob
     whole: GatherJob  # the last job of the exchange
     merges: str
 
-    @property
-    def bucket_job(self) -> BucketsJob:
-        return cast(BucketsJob, self.job)
-
     def with_job(self, job: JobSpec) -> Self:
-        return dataclasses.replace(self, job=job, whole=job if isinstance(job, GatherJob) else self.whole)
+        whole = job if isinstance(job, GatherJob) else self.whole
+        return dataclasses.replace(self, job=cast(BucketsJob, job), whole=whole)
 
     def inputs(self) -> list[Stage]:
         """Return the merge before this stage, or else the stages that write unmerged run files."""
-        level = self.bucket_job.level
+        level = self.job.level
         if level:
             return [dataclasses.replace(self, name=f"{self.merges}{merge_stage(level)}", job=self.whole.merge(level))]
         writers = [writer.stage(name) for name, writer in self.whole.first_writers().items()]
@@ -422,17 +420,17 @@ class BucketStage(Stage):
 
     def earlier_signatures(self) -> Sequence[EarlierSignatures]:
         """Return the signatures of earlier deduplications that the stage reads."""
-        return () if self.bucket_job.level else self.whole.earlier_signatures()
+        return () if self.job.level else self.whole.earlier_signatures()
 
     def require_others(self) -> None:
         self.earlier_signatures()
 
     def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:
-        job = self.bucket_job.after(inputs)
+        job = self.job.after(inputs)
         return None if job is None else self.with_job(job)
 
     def unused(self) -> Iterator[str]:
-        return self.bucket_job.unused()
+        return self.job.unused()
 
     def sources(
         self,
@@ -447,7 +445,7 @@ class BucketsRead(StageSources):
     """Buckets that a stage reads, from the run files of its inputs."""
 
     def __init__(self, stage: BucketStage, store: LedgerStore, inputs: Sequence[FinishedStage]) -> None:
-        job = stage.bucket_job
+        job = stage.job
         self._whole, self._inputs, self._earlier = stage.whole, inputs, stage.earlier_signatures()
         self.runs = self._run_files(job)
         self._buckets = self.runs.known()

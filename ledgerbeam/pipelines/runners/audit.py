@@ -58,6 +58,7 @@ class RunAudit:
         self._spec = spec
         self._store = store
         self._share = share
+        self.is_bounded = share.is_bounded  # whether audits stop after a limited share of the workers' time
         self._folder = folder
         self._warn = warn
         self._server: ServerProcess | None = None
@@ -76,11 +77,6 @@ class RunAudit:
         self._earlier = Audit() if is_separate else audit_of(runs, job)
         self._recorded_at = 0.0
         self.found = Audit()
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether audits stop after a limited share of the workers' time."""
-        return self._share.is_bounded
 
     def prepare(self) -> ServerProcess:
         """Start the process that audits are forked from, while the workers start, and return the process."""
@@ -119,7 +115,7 @@ class RunAudit:
         """
         while True:
             while self._process is not None and not self._process.wait(_GRACE_SECONDS):
-                if self._share.is_bounded:
+                if self.is_bounded:
                     self._process.end()
                     break
             self._read_answer()
@@ -148,7 +144,7 @@ class RunAudit:
         done, audited = self._store.totals().tasks - self._before.tasks, self.found.tasks + self._problems
         is_late = at_end or time.monotonic() - self._began > _SECOND_AFTER
         least = min(LEAST_TASKS if is_late else 1, done)
-        if not self._share.is_bounded:
+        if not self.is_bounded:
             return audited < max(least, math.ceil(self._share.share * done * part))
         if audited < least:
             is_first = at_end and not audited
@@ -195,7 +191,7 @@ class RunAudit:
                     audited = self._audited.get(source.id, frozenset())
                     is_small = time.monotonic() - self._began < SMALL_RUN
                     seconds = _MAPPED_SECONDS if is_small else max(_MAPPED_SECONDS, self._left())
-                    limit = seconds if self._share.is_bounded else None
+                    limit = seconds if self.is_bounded else None
                     return AuditRequest(pending, is_complete, outputs, audited, newest, limit, self._isolates)
         return None
 
