@@ -164,7 +164,6 @@ def dedup(*patterns: Places, **options: Unpack[DedupOptions]) -> "Result":
 
 
 def _dedup_key(values: Values) -> "KeyChoice":
-    """Return the key by which duplicates are found."""
     from ledgerbeam.pipelines.calls.job_values import key_choice
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 

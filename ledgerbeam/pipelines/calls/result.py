@@ -104,7 +104,6 @@ class Result:
         return f"<Result of {self.command}: {', '.join(self._facts())}>"
 
     def _repr_html_(self) -> str:
-        """Show the result as a notebook does."""
         facts = ", ".join(self._facts())
         rows: list[tuple[str, str | None]] = [("state", facts), ("output", self.output), ("ledger", self.ledger)]
         rows += [(name, f"{number:,}") for name, number in self._left() if number]

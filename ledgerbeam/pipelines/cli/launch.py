@@ -292,7 +292,6 @@ def _listed(path: str) -> list[str]:
 
 
 def _add_size(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the number, name and size of hosts."""
     parser.add_argument("--hosts", type=parse_count, required=True, metavar="N", help="number of hosts")
     text = "job name (default: ledgerbeam)"
     parser.add_argument("--name", type=_name, default="ledgerbeam", metavar="NAME", help=text)
@@ -313,7 +312,6 @@ def _add_repeated(
 
 
 def _mebibytes(size: int) -> int:
-    """Return a size in MiB, rounded up."""
     return -(-size // 2**20)
 
 

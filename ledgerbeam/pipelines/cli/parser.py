@@ -129,7 +129,6 @@ class _TopParser(Parser):
         self.commands: dict[str, argparse.ArgumentParser] = {}
 
     def format_help(self) -> str:
-        """Return the help of the whole command line."""
         description, epilog = (textwrap.fill(str(text), 100) for text in (self.description, self.epilog))
         usage = f"usage: {self.prog} [--help] [--version] COMMAND ..."
         return f"{usage}\n\n{description}\n\n{self.synopsis()}\n{epilog}\n"

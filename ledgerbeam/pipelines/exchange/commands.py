@@ -164,7 +164,6 @@ class JoinJob(GatherJob):
         return layout.decided(JobSchema({"": self._columns(left, right)}))
 
     def _columns(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-        """Return the columns of a joined row."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that write columns import it
 
         if KEY in left.names:

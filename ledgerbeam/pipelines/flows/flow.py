@@ -331,7 +331,6 @@ def _as_folder(url: str) -> str:
 
 
 def _may_match(pattern: Pattern, folder: str) -> bool:
-    """Return whether a pattern can match a file below a folder."""
     base = _as_folder(pattern.base)
     if base.startswith(folder):
         return True

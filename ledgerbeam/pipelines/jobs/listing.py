@@ -168,7 +168,6 @@ class _Known:
         return int(np.count_nonzero(self._column[1:] != self._column[:-1])) + 1
 
     def missing(self, ids: list[bytes]) -> Iterator[bytes]:
-        """Yield the IDs with unknown prefixes."""
         prefixes = _prefixes(ids)
         if self._few is not None:
             yield from (known for known, prefix in zip(ids, prefixes, strict=True) if prefix not in self._few)

@@ -100,7 +100,6 @@ def _routed(result: Any, route: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _add_rows(trial: FunctionTrial, result: Any, rows: int) -> None:
-    """Add the result for a batch of rows to a trial."""
     from ledgerbeam.io.columns.values import to_records  # noqa: PLC0415 - only jobs of Arrow batches import it
     from ledgerbeam.transforms.mapping.arrow_batches import rows_outcome  # noqa: PLC0415
 

@@ -80,7 +80,6 @@ class Ledger:
         return f"<Ledger {self.url}>"
 
     def _repr_html_(self) -> str:
-        """Return the progress of the job as HTML for notebooks."""
         from ledgerbeam.pipelines.calls.result import html_table  # noqa: PLC0415 - see above
 
         try:

@@ -92,7 +92,6 @@ class _Sender:
         self._thread.start()
 
     def send(self, event: Any) -> None:
-        """Add an event to the queue."""
         self._events.put(event)
 
     def close(self) -> None:
@@ -131,7 +130,6 @@ class RunLineage:
         return {"namespace": _namespace(), "name": without_secrets(f"{spec.command} {where}")}
 
     def _inputs(self) -> list[Dataset]:
-        """Return the folders of the sources."""
         from ledgerbeam.iterators.job_source import GRAPH_SCHEME  # noqa: PLC0415 - few runs send events
 
         sources = self.spec.sources()

@@ -332,7 +332,6 @@ class LocalRunner:
                 dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
 
     def _run_downstream(self, listed: JobListing) -> None:
-        """Run the transforms after the chain on all tasks that this run has committed."""
         with file_errors(self._folder.path):
             dump_committed(self._committed, ())
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
@@ -360,7 +359,6 @@ class LocalRunner:
         return list(compress(sources, map(not_, ended)))
 
     def _record_deaths(self, end: WaveEnd) -> None:
-        """Record the death of a worker for the tasks that it had in progress."""
         quarantined = {mark.node for mark in self._store.record_deaths(end.marks)} if end.marks else set()
         self._reporter.warn(f"{end.died}; starting again with what is left")
         for mark in end.marks:

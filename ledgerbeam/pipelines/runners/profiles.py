@@ -64,7 +64,6 @@ class _Profile:
         self._seconds: dict[tuple[int, ...], float] = {}
 
     def watch(self, ended: threading.Event) -> None:
-        """Sample and write until the end."""
         looked = time.perf_counter()
         leave = looked + REPORT_SECONDS / 4
         is_last = False

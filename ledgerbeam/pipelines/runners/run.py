@@ -267,7 +267,6 @@ def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder,
 
 
 def _recorded(listed: JobListing, store: LedgerStore, run: str) -> Totals:
-    """Return the totals that a run has recorded."""
     if listed.found and listed.skipped == listed.found:  # everything was complete before, so the history is not read
         return Totals()
     found = store.recorded().get(run)

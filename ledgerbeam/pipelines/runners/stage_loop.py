@@ -173,7 +173,6 @@ class StageLoop:
         return result
 
     def _begin(self, last: Stage) -> None:
-        """Show the user's ledger, and the progress of all stages."""
         opened, how = self._opened[last.job.ledger], self._how
         url, store, options = last.job.ledger, opened.store, last.job.storage_options
         state = opened.state
@@ -355,7 +354,6 @@ class StageLoop:
         )
 
     def _sum_stages(self) -> None:
-        """Set the tasks and the time of the outcome to the sums over all stages."""
         outcome = self._outcome
         self._outcome = replace(
             outcome,
@@ -450,7 +448,6 @@ class StageLoop:
             )
 
     def _left(self) -> Iterator[str]:
-        """Yield messages about the remaining work."""
         outcome, job = self._outcome, self._job
         if outcome.out_of_date:
             yield next(self._stale())

@@ -46,11 +46,9 @@ class _Check(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Number of bytes that the check reads."""
         return self.size if self.span is None else self.span[1] - self.span[0]
 
     def problem(self, options: Options, *, sizes_only: bool) -> str | None:
-        """Return the problem of the file; None if it has none."""
         if sizes_only:
             found = size_problem(self.url, self.size, options)
         else:

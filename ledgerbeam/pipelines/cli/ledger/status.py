@@ -166,7 +166,6 @@ def _changes_line(changes: list[ChangedSource]) -> str:
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
-    """Print the newest runs, oldest first."""
     cells = []
     for run in runs[-SHOWN_RUNS:]:
         info, work = run["info"], run["done"]

@@ -74,7 +74,6 @@ class _View:
         return all(stage.found["complete"] for stage in (self.last, *self.stages.values()))
 
     def values(self) -> dict[str, Any]:
-        """Return the view as a JSON object."""
         values = _without_runs(state_values(self.last, self.stages))
         return {"at": time.time(), **values, "hosts": [host.values() for host in self.hosts]}
 
@@ -91,7 +90,6 @@ class _View:
         return float(sources["complete"] / max(1, sum(sources.values())))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the facts about the job to show, as names and values."""
         found, rest, progress = self.state.found, self.state.rest, self.state.progress
         tasks, sources = found["tasks"], found["sources"]
         of = "" if rest is None else f" of about {tasks['done'] + rest.tasks:,}"
@@ -129,7 +127,6 @@ def _without_runs(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stage_line(found: Mapping[str, Any]) -> str:
-    """Return the state of an earlier stage as a line."""
     tasks, sources = found["tasks"], found["sources"]
     done = f"{sources['complete']:,} of {sum(sources.values()):,} sources complete"
     state = "complete" if found["complete"] else done
@@ -147,14 +144,12 @@ class _WatchedLedger:
         self._is_first = True  # the ledger was opened, and so refreshed, just now
 
     def look(self) -> LedgerState:
-        """Return the state of the ledger. Raises StorageError."""
         if not self._is_first:
             self.store.refresh()
         self._is_first = False
         return ledger_state(self.store)
 
     def hosts(self, state: LedgerState) -> list[Host]:
-        """Return the hosts of the ledger. Raises StorageError."""
         now = time.monotonic()
         if now >= self._next_claims:
             self._claims = read_claims(self.store)
