@@ -308,7 +308,7 @@ def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
 
 
 def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
-    if not step.is_readable:
+    if step.makes_dataset or step.options.get("to") == "shar":
         what = "a Megatron dataset" if step.makes_dataset else "a Shar dataset"
         place.refuse("from", "a step that another step can read", str(one), f"step {step.name} writes {what}")
     if step.command == "split":

@@ -107,11 +107,6 @@ class FlowStep:
         """Whether all its outputs become one Megatron dataset."""
         return self.command == "tokenize" or self.options.get("to") == "megatron"
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether other steps can read its outputs."""
-        return not self.makes_dataset and self.options.get("to") != "shar"
-
     def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional arguments and options for the call. `sides` are the sources; a join has two sides."""
         match COMMANDS[self.command]:
