@@ -136,8 +136,22 @@ class MergedParts(DatasetParts, Product):
 
     @staticmethod
     def noted(store: LedgerStore, options: Options) -> list[NotedDataset]:
-        """Return the datasets of a ledger; see `noted_datasets`."""
-        return noted_datasets(store, options)
+        """Return the datasets that were merged from the present parts of a job; none if the job is not complete."""
+        work = work_folder_of(store.url)
+        if not store.status()["complete"] or f"{_NOTE}.json" not in ObjectFolder(work, options).names(""):
+            return []
+        manifest = dataset_manifest(store)
+        shards = list(manifest)
+        note = OutputStamp(work, _NOTE, manifest.fingerprint, shards, options).noted() or {}
+        try:
+            sizes, indexes, suffixes = note["files"], note["indexes"], note["suffixes"]
+            parts = parts_by_dataset(shards, list(suffixes.values()), ledger=store.url)
+            return [
+                NotedDataset(prefix, parts[suffix], sizes[prefix + _INDEX], indexes[prefix])
+                for prefix, suffix in suffixes.items()
+            ]
+        except (KeyError, TypeError, AttributeError, LedgerError):  # another note, or datasets of other parts
+            return []
 
     @property
     def folder(self) -> str:
@@ -294,25 +308,6 @@ class NotedDataset:
         """Yield each part with the start and the end of its bytes in the ``.bin``."""
         ends = accumulate((part.size for part in self.parts), initial=0)
         yield from zip(self.parts, pairwise(ends), strict=True)
-
-
-def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
-    """Return the datasets that were merged from the present parts of a job; none if the job is not complete."""
-    work = work_folder_of(store.url)
-    if not store.status()["complete"] or f"{_NOTE}.json" not in ObjectFolder(work, options).names(""):
-        return []
-    manifest = dataset_manifest(store)
-    shards = list(manifest)
-    note = OutputStamp(work, _NOTE, manifest.fingerprint, shards, options).noted() or {}
-    try:
-        sizes, indexes, suffixes = note["files"], note["indexes"], note["suffixes"]
-        parts = parts_by_dataset(shards, list(suffixes.values()), ledger=store.url)
-        return [
-            NotedDataset(prefix, parts[suffix], sizes[prefix + _INDEX], indexes[prefix])
-            for prefix, suffix in suffixes.items()
-        ]
-    except (KeyError, TypeError, AttributeError, LedgerError):  # another note, or datasets of other parts
-        return []
 
 
 def dtype_name(name: str) -> str:

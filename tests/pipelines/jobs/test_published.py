@@ -29,7 +29,7 @@ from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.datasets import megatron
-from ledgerbeam.pipelines.datasets.megatron import MergedParts, noted_datasets
+from ledgerbeam.pipelines.datasets.megatron import MergedParts
 from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -549,10 +549,10 @@ def merged(tmp_path: Path) -> Iterator[Parts]:
 def test_what_was_merged_is_noted_with_the_span_of_each_part(merged: Parts) -> None:
     merged.part("a", [1, 2], [3], finished=False)
     merged.part("b", [4], [])
-    assert noted_datasets(merged.store, {}) == []
+    assert MergedParts.noted(merged.store, {}) == []
     assert merged.make()
     assert [merged.documents(suffix) for suffix in SUFFIXES] == [[[[1, 2]], [[4]]], [[[3]], []]]
-    noted = noted_datasets(merged.store, {})
+    noted = MergedParts.noted(merged.store, {})
     assert [dataset.prefix for dataset in noted] == [merged.prefix + suffix for suffix in SUFFIXES]
     for dataset, suffix, ends in zip(noted, SUFFIXES, ((0, 8, 12), (0, 4, 4)), strict=True):
         names = [f"{source}-0000000000{suffix}.bin" for source in "ab"]
@@ -568,15 +568,15 @@ def test_what_was_merged_is_noted_with_the_span_of_each_part(merged: Parts) -> N
 def test_of_other_parts_nothing_is_noted(merged: Parts) -> None:
     merged.part("a", [1], [2])
     merged.make()
-    assert noted_datasets(merged.store, {})
+    assert MergedParts.noted(merged.store, {})
     merged.part("b", [3], [4], finished=False)
-    assert noted_datasets(merged.store, {}) == []
+    assert MergedParts.noted(merged.store, {}) == []
     merged.store.note_listing(merged.run, listed=1, finished=True)
-    assert noted_datasets(merged.store, {}) == []
+    assert MergedParts.noted(merged.store, {}) == []
     merged.make()
-    assert noted_datasets(merged.store, {})
+    assert MergedParts.noted(merged.store, {})
     merged.store.register([Source(f"{merged.root}/in/c", 10, "1")])
-    assert noted_datasets(merged.store, {}) == []
+    assert MergedParts.noted(merged.store, {}) == []
 
 
 @pytest.mark.parametrize("broken", ["suffixes", "indexes", "files", "another prefix", "a list", "no JSON"])
@@ -591,7 +591,7 @@ def test_a_note_of_parts_that_does_not_read_is_none(merged: Parts, broken: str) 
         contents.append({key: value for key, value in note.items() if key != broken})
     for content in contents or [[note]]:
         merged.note.write_text("{" if broken == "no JSON" else json.dumps(content))
-        assert noted_datasets(merged.store, {}) == []
+        assert MergedParts.noted(merged.store, {}) == []
 
 
 def test_a_part_that_was_written_again_since_is_merged_again_and_another_file_is_not(merged: Parts) -> None:
@@ -638,7 +638,7 @@ def test_of_parts_that_are_written_again_those_are_noted_that_are_merged(merged:
 
     merged.product.make(merged.job, merged.store, rewrite=rewrite, say=merged.said.append)
     assert merged.documents("_a") == [[[3]]]
-    assert noted_datasets(merged.store, {})
+    assert MergedParts.noted(merged.store, {})
     assert not merged.make()
 
 
