@@ -23,7 +23,6 @@ from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, Product, work_folder_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
-from ledgerbeam.sources.kind import TaskLimits
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -148,12 +147,7 @@ class PipelineJob(JobSpec):
     def audited(self) -> AuditedWork:
         if self.audits is None:
             return super().audited()
-        from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415 - few processes audit
-
-        function, encoder = self._audits()
-        sources = self.sources()
-        opened, limits = sources.opened(self.storage_options), TaskLimits(*sources.limits())
-        return AuditedWork(function, encoder, opened, limits, self.output, self.storage_options)
+        return self._audited_work(*self._audits())
 
     def _audits(self) -> Any:
         return pickle.loads(base64.b85decode(str(self.audits)))  # noqa: S301 - the chain is pickled, too

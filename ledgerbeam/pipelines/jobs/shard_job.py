@@ -69,19 +69,8 @@ class ShardJob(JobSpec):
     def audited(self) -> AuditedWork:
         if not self.can_be_audited:
             return super().audited()
-        from ledgerbeam.sources import TaskLimits  # noqa: PLC0415 - few processes audit
-        from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415
-
-        work: Any = self.work()
-        encoder = self._shard_encoder()
-        return AuditedWork(
-            work,
-            format_named(encoder) if isinstance(encoder, str) else encoder,
-            self.sources().opened(self.storage_options),
-            TaskLimits(*self.sources().limits()),
-            self.output,
-            self.storage_options,
-        )
+        work, encoder = self.work(), self._shard_encoder()
+        return self._audited_work(work, format_named(encoder) if isinstance(encoder, str) else encoder)
 
     def _shard_encoder(self) -> str | ShardEncoder:
         return self.encoder() if self.compression is None else self.compression.encoder(self.encoder())

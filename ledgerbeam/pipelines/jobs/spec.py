@@ -253,6 +253,14 @@ class JobSpec(ABC):
         """Return the function, the encoder and the sources that an audit needs."""
         raise UsageError(f"{self.command}: it calls no function of yours with records; there is nothing to audit")
 
+    def _audited_work(self, function: Any, encoder: Any) -> AuditedWork:
+        from ledgerbeam.sources.kind import TaskLimits  # noqa: PLC0415 - few processes audit
+        from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415
+
+        sources = self.sources()
+        opened, limits = sources.opened(self.storage_options), TaskLimits(*sources.limits())
+        return AuditedWork(function, encoder, opened, limits, str(self.output), self.storage_options)
+
     def changed_code(self) -> list[str]:
         """Return the names of the parts of user code that have changed since this job was made."""
         return []
