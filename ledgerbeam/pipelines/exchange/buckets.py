@@ -64,11 +64,6 @@ class Reading(NamedTuple):
     merges: bool = False  # whether the job merges the run files once more
 
     @property
-    def unit(self) -> str:
-        """Word for run files or slices that one task reads, in messages: ``merge`` or ``bucket``."""
-        return "merge" if self.merges else "bucket"
-
-    @property
     def fan(self) -> int | None:
         """Approximate number of run files that a task merges; None if a task reads a bucket from all run files."""
         return self.partition.merges.fan if self.merges else None

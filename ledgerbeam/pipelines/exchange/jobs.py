@@ -463,7 +463,7 @@ class BucketsRead(StageSources):
         for one in self._earlier:
             one.require_apart((writer.store for writer in self._inputs), self.job.storage_options)
         self._buckets = self.runs.tabulate()
-        made = count(len(self._buckets.sizes), self.runs.reading.unit)
+        made = count(len(self._buckets.sizes), "merge" if self.runs.reading.merges else "bucket")
         say(f"{count(len(self.runs), 'run file')} of {count(self.runs.size, 'byte')} -> {made}")
 
     def pages(self) -> Iterator[Page]:

@@ -87,10 +87,6 @@ class _Changes:
     kept: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)  # existing files with content that the ledger has not published
 
-    @property
-    def changes(self) -> bool:
-        return bool(self.added or self.replaced or self.removed)
-
 
 def files_of(shards: Sequence[OutputShard], root: str, made: Sequence[str], options: Options) -> list[LocalFile]:
     """Return the files of a dataset, with names relative to the output folder."""
@@ -171,7 +167,7 @@ class _Publisher:
         kept = {name: noted[name] for name in plan.kept if name == CARD}
         others = (file for file in self._files if file.name not in kept)
         note = kept | {file.name: self._content(file, noted.get(file.name)) for file in others}
-        if not plan.changes and note == noted:
+        if note == noted and not (plan.added or plan.replaced or plan.removed):
             return self._done(plan, None)
         uploads = [self._uploads[file.name] for file in (*plan.added, *plan.replaced)]
         self._require_small(uploads)

@@ -241,14 +241,8 @@ class CostTally:
             None if self.pace is None else round(self._here.tasks * self.pace.written_bytes),
             round(sources * LEDGER_SOURCE + members * LEDGER_MEMBER + tasks * LEDGER_TASK + LEDGER_START),
             round(WORKER_MEMORY + TASK_MEMORY * min(amount.task_bytes, self._held)),
-            self._basis,
+            "recorded" if self.pace is not None else "law" if self.speed is None else "measured",
         )
-
-    @property
-    def _basis(self) -> Literal["law", "measured", "recorded"]:
-        if self.pace is not None:
-            return "recorded"
-        return "law" if self.speed is None else "measured"
 
     def _requests(self, amount: _Amount) -> int:
         """Return the number of requests to object stores. Sources, outputs or a ledger on a disk need none."""

@@ -44,10 +44,6 @@ class _Check(NamedTuple):
     source: str | None = None  # URL of the source of an output; None for a file made of all outputs
     span: tuple[int, int] | None = None  # first byte and end; None for the whole file
 
-    @property
-    def length(self) -> int:
-        return self.size if self.span is None else self.span[1] - self.span[0]
-
     def problem(self, options: Options, *, sizes_only: bool) -> str | None:
         if sizes_only:
             found = size_problem(self.url, self.size, options)
@@ -85,7 +81,8 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
         for one, problem in map_ahead(check, checks, threads, WAITING * threads):
             is_output = one.source is not None
             checked, size = checked + is_output, size + is_output * one.size
-            advance(is_output, 0 if args.sizes_only else one.length)
+            start, stop = one.span or (0, one.size)
+            advance(is_output, 0 if args.sizes_only else stop - start)
             if problem is not None:
                 url = without_secrets(one.url)
                 problems.append({"output": url, "source": one.source, "problem": problem})
