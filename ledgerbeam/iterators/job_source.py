@@ -6,7 +6,8 @@ import copy
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
@@ -43,11 +44,11 @@ _object_lock = threading.Lock()  # held while a graph that is a module object is
 
 
 @dataclass(frozen=True)
-class GraphSource:
-    """The passes of a graph as sources: one for each epoch, of `positions` places each.
+class GraphSource(SourceKind):
+    """The passes of a graph as sources: one for each epoch, of `positions` places each. Spans count places.
 
     The version of such a source is a hash of the identity of the graph: its nodes and parameters, and URL, size and
-    version of its data. Any change makes a new source.
+    version of its data. Any change makes a new source. The graph is built once in each process.
 
     Attributes:
         reference: ``module:function`` of a function without arguments that returns the graph, ``module:object`` of a
@@ -60,19 +61,16 @@ class GraphSource:
 
     reference: Reference
     epochs: int = 1
-    _pass: GraphPass = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise UsageError(f"epochs: expected at least 1, found {self.epochs}")
-        object.__setattr__(self, "_pass", GraphPass(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GraphSource, (self.reference, self.epochs)  # without the graph, which is built again
 
     def kind_of(self, source: Source) -> SourceKind:
-        """Return the kind of a source: a pass of this graph."""
-        return self._pass
+        return self
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Do nothing: this class itself creates the names of passes."""
@@ -143,21 +141,13 @@ class GraphSource:
             limits.append(max(1, int(task_bytes / _record_bytes(self.build()))))
         return list(pairwise([*range(0, places, min(limits)), places])) if places else []
 
-
-class GraphPass(SourceKind):
-    """A pass of a graph. The graph is built once in each process. Spans of a pass count places."""
-
-    def __init__(self, graph: GraphSource) -> None:
-        self._source = graph
-        self._built: tuple[IteratorNode, str] | None = None
-
     def files(self, source: Source) -> list[FileInfo]:
         """Return no files, since the source is a graph. `read` checks the graph and the files that it reads."""
         return []
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         del changed  # after a change of graph or data a pass is another source
-        return Cut(source, self._source.spans(source.size, **limits._asdict()))
+        return Cut(source, self.spans(source.size, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
         return _OpenedPass(self, source)
@@ -167,16 +157,13 @@ class GraphPass(SourceKind):
 
         Raises ChangedSourceError, FunctionError, and the errors of reading the data.
         """
-        with nullcontext() if callable(import_object(self._source.reference)) else _object_lock:
-            if self._built is None:
-                built = self._source.build()
-                self._built = built, _version(built)
+        with nullcontext() if callable(import_object(self.reference)) else _object_lock:
             graph, version = self._built
             if (graph.positions, version) != (source.size, source.version):
                 raise ChangedSourceError(
                     f"{source.url}: the graph or its data changed since it was listed. Expected {source.size} places "
                     f"of version {source.version}, found {graph.positions} of version {version}; run the job again. "
-                    f"{self._source.reference} must build the same graph each time"
+                    f"{self.reference} must build the same graph each time"
                 )
             watch = SourceWatch(_data_files(graph.identity()))
             epoch = int(source.url.rpartition("-")[2])
@@ -195,19 +182,24 @@ class GraphPass(SourceKind):
                 if is_interrupt(error):
                     raise
                 raise FunctionError(
-                    f"{source.url}[{start}:{stop}]: {self._source.reference} raised {describe_error(error)}"
+                    f"{source.url}[{start}:{stop}]: {self.reference} raised {describe_error(error)}"
                 ) from error
+
+    @cached_property
+    def _built(self) -> tuple[IteratorNode, str]:
+        graph = self.build()
+        return graph, _version(graph)
 
 
 class _OpenedPass:
     fetches = False
 
-    def __init__(self, kind: GraphPass, source: Source) -> None:
-        self._kind = kind
+    def __init__(self, passes: GraphSource, source: Source) -> None:
+        self._passes = passes
         self._source = source
 
     def read_span(self, start: int, stop: int) -> list[Any]:
-        return self._kind.read(self._source, start, stop)
+        return self._passes.read(self._source, start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         raise UnsupportedShapeError(

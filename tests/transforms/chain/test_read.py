@@ -29,7 +29,7 @@ from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.writer import encode_tar
-from ledgerbeam.iterators.job_source import GraphPass, GraphSource
+from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import FailedTask, LedgerStore, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, kind
@@ -303,7 +303,7 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
     source = put(tmp_path / "a.jsonl", b'{"id":1}\n\n{"id":2}\n\n\n{"id":3}\n')
     FileSources().load_index(source)
     graph = Source("graph://module/graph/epoch-00000", 5, "1")
-    monkeypatch.setattr(GraphPass, "read", lambda *_: ["of two places"])
+    monkeypatch.setattr(GraphSource, "read", lambda *_: ["of two places"])
     stream = streamed(put(tmp_path / "b.jsonl.gz", gzip.compress((tmp_path / "a.jsonl").read_bytes())), 4)
     cases: list[tuple[Task | StreamedTasks, tuple[int, int], Sources]] = [
         (Task(source, 2, 6), (2, 2), FileSources()),
@@ -358,7 +358,7 @@ def test_the_time_of_a_task_begins_before_it_is_read() -> None:
 
 
 def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GraphPass, "read", lambda _, *asked: [asked])
+    monkeypatch.setattr(GraphSource, "read", lambda _, *asked: [asked])
     source = Source("graph://module/graph/epoch-00000", 5, "1")
     (task,) = read(Task(source, 1, 3), GraphSource("module:graph"))
     assert task.records == [(source, 1, 3)]
