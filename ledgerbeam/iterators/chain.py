@@ -32,25 +32,37 @@ class LabelledNode(DerivedNode):
 
     pair_shape: str  # shape of a token, for error messages
 
-    @abstractmethod
     def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
-        """Return the child of a label, and its epoch in an epoch of this node. Raises IndexError or UsageError."""
+        """Return the child of a label, and its epoch in an epoch of this node. Raises IndexError or UsageError.
+
+        Default: a label is the number of a child, whose epoch is the same.
+        """
+        if not isinstance(label, int):
+            raise UsageError(f"{self!r}: expected the number of a source in the token, found {label!r}")
+        if not 0 <= label < len(self.children):
+            raise IndexError(f"{self!r}: there is no source {label}; the number of sources is {len(self.children)}")
+        return self.children[label], epoch
 
     @abstractmethod
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
-        """Return, for each place of a pass, the label and the place in the child. Raises UnsupportedShapeError."""
+        """Return, for each place of a pass with known places, the label and the place in the child."""
+
+    def _labelled_places(self, positions: Positions, epoch: int | None) -> list[tuple[int, int]]:
+        if self.positions is None:
+            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
+        return self.locate(positions, self._when(epoch))
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         parts = [pair_token(token, self._name, self.pair_shape) for token in tokens]
         return self._read(parts, epoch, lambda child, inner, when: child.read_many(inner, when))
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        pairs = self.locate(positions, self._when(epoch))
+        pairs = self._labelled_places(positions, epoch)
         found = self._read(pairs, epoch, lambda child, places, when: child.tokens(np.array(places, np.int64), when))
         return [(label, token) for (label, _), token in zip(pairs, found, strict=True)]
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        pairs = self.locate(positions, self._when(epoch))
+        pairs = self._labelled_places(positions, epoch)
         return self._read(pairs, epoch, lambda child, places, when: child.read_at(np.array(places, np.int64), when))
 
     def _read(self, pairs: Sequence[tuple[Any, Any]], epoch: int | None, read: Callable[..., Any]) -> list[Any]:
@@ -112,7 +124,7 @@ class StagedNode(LabelledNode):
 
     def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
         when = self._when(epoch)
-        for label, run in groupby(self.locate(positions, when), key=itemgetter(0)):
+        for label, run in groupby(self._labelled_places(positions, epoch), key=itemgetter(0)):
             child, child_epoch = self.child_at(label, when)
             for token, item in child.pairs_at(np.array([place for _, place in run], np.int64), child_epoch):
                 yield (label, token), item
@@ -256,9 +268,6 @@ class Chain(StagedNode):
     def stages(self) -> int:
         return len(self.sources)
 
-    def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
-        return source_at(self.sources, label, self), epoch
-
     def label_of(self, stage: int) -> int:
         return self._order[stage] if self.shuffle else stage
 
@@ -289,8 +298,6 @@ class Chain(StagedNode):
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
         del epoch  # the order of the sources is the same in each epoch
-        if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
         return _locate(self.sources, positions)
 
 
@@ -345,10 +352,7 @@ class Repeat(StagedNode):
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
         del epoch  # the places of a repetition are the same in each epoch
-        places = self.source.positions
-        if places is None or self.times is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
-        times, inner = np.divmod(positions, max(1, places))
+        times, inner = np.divmod(positions, max(1, self.source.positions or 0))
         return list(zip(times.tolist(), inner.tolist(), strict=True))
 
 
@@ -430,15 +434,6 @@ def _count(node: IteratorNode) -> int:
         return len(node)  # type: ignore[arg-type]
     except TypeError:
         return 0
-
-
-def source_at(sources: Sequence[IteratorNode], number: Any, owner: IteratorNode) -> IteratorNode:
-    """Return the source with the number in a token. Raises IndexError or UsageError for an invalid number."""
-    if not isinstance(number, int):
-        raise UsageError(f"{owner!r}: expected the number of a source in the token, found {number!r}")
-    if not 0 <= number < len(sources):
-        raise IndexError(f"{owner!r}: there is no source {number}; the number of sources is {len(sources)}")
-    return sources[number]
 
 
 def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:

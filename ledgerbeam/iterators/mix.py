@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.chain import LabelledNode, source_at
+from ledgerbeam.iterators.chain import LabelledNode
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import (
     ItemTransform,
@@ -106,11 +106,8 @@ class Mux(LabelledNode):
         self._chance = new_chance(self.seed + epoch)
         self._ended = [False] * len(self.sources)
 
-    def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
-        return source_at(self.sources, label, self), epoch
-
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        pairs, found = self.locate(positions, self._when(epoch)), super().read_at(positions, epoch)
+        pairs, found = self._labelled_places(positions, epoch), super().read_at(positions, epoch)
         for (number, place), item in zip(pairs, found, strict=True):
             if item is MISSING:  # a pass would use the next item of the source instead
                 raise UnsupportedShapeError(
@@ -146,8 +143,6 @@ class Mux(LabelledNode):
         return {"weights": self.weights, "seed": self.seed, "stop_early": self.stop_early}
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
-        if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no known places; iterate over it instead")
         if self._planned is None or self._planned[0] != epoch:
             self._planned = epoch, self._plan(epoch)
         found: dict[int, tuple[int, int]] = {}
