@@ -71,7 +71,17 @@ class SharFormat:
         """Return pairs (field, extension) of ``NAME=EXTENSION,...`` or a mapping; () for None. UsageError: invalid."""
         if isinstance(option, Mapping):
             option = ",".join(f"{name}={extension}" for name, extension in option.items())
-        return tuple(parse_fields(option or "").items())
+        text = option or ""
+        fields: dict[str, str] = {}
+        for part in filter(None, text.split(",")):
+            name, equals, extension = part.partition("=")
+            if not equals or not extension or name in fields or extension in fields.values():
+                raise UsageError(
+                    f"{text!r}: expected fields such as recording=wav,label=cls, each once, found {part!r}"
+                )
+            fields[name] = extension.removeprefix(".")
+        check_fields(field_kinds(fields), repr(text))
+        return tuple(fields.items())
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of a job that shape its outputs."""
@@ -102,8 +112,15 @@ class SharFolder:
     """Folders of Shar datasets as sources of `ledgerbeam.open`: a `FolderKind`."""
 
     def holds(self, url: str, options: Options | None) -> bool:
-        """Return whether a folder holds cuts of a Shar dataset."""
-        return holds_shards(url, options)
+        """Return whether a folder, without wildcards, has cuts of a Shar dataset."""
+        url = canonical_url(url).rstrip("/")
+        if is_local(url) and not os.path.isdir(url):
+            return False
+        try:
+            found = (shard_field(file) for page in list_folder(url, options) for file in page.urls)
+            return any(shard is not None and shard[1] == CUTS for shard in found)
+        except SourceNotFoundError:
+            return False
 
     def open(self, url: str, options: Options | None) -> Reader:
         """Open a dataset for random access; see `SharReader`."""
@@ -136,18 +153,6 @@ def require_shard(url: str) -> None:
     """Raise SourceNotFoundError if a URL does not have the name of a file of a shard."""
     if shard_field(url) is None:
         raise SourceNotFoundError(f"{url}: {_EXPECTED}, found another name")
-
-
-def holds_shards(folder: str, options: Options | None = None) -> bool:
-    """Return whether a folder, without wildcards, has cuts of a Shar dataset; False for a file or a missing folder."""
-    url = canonical_url(folder).rstrip("/")
-    if is_local(url) and not os.path.isdir(url):
-        return False
-    try:
-        found = (shard_field(file) for page in list_folder(url, options) for file in page.urls)
-        return any(shard is not None and shard[1] == CUTS for shard in found)
-    except SourceNotFoundError:
-        return False
 
 
 def group_shards(urls: Iterable[str]) -> list[list[str]]:
@@ -256,18 +261,6 @@ VERSION = 1  # version of the mapping. A job that used another version cannot be
 _AUDIO = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
 _ARRAYS = frozenset({"llc", "npy"})
 _TEXT = "txt"
-
-
-def parse_fields(text: str) -> dict[str, str]:
-    """Parse fields such as `recording=wav,label=cls`: name and extension of each. UsageError if they are invalid."""
-    fields: dict[str, str] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, extension = part.partition("=")
-        if not equals or not extension or name in fields or extension in fields.values():
-            raise UsageError(f"{text!r}: expected fields such as recording=wav,label=cls, each once, found {part!r}")
-        fields[name] = extension.removeprefix(".")
-    check_fields(field_kinds(fields), repr(text))
-    return fields
 
 
 def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:

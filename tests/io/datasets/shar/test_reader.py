@@ -27,11 +27,11 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import JsonlFormat, OffsetFormat, Sample, TarFormat, encode_jsonl, publish_bytes, write_index
 from ledgerbeam.io.datasets.shar.format import (
     HeldRecords,
+    SharFolder,
+    SharFormat,
     SharSamples,
     field_kinds,
     group_shards,
-    holds_shards,
-    parse_fields,
     sample_cut,
 )
 from ledgerbeam.io.datasets.shar.payloads import AudioHeader, array_shape, audio_header
@@ -91,8 +91,8 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
     (tmp_path / "run1" / "cuts.000000.jsonl").write_text('{"id": "other"}\n')
     assert [cut["id"] for cut in SharReader(folder)] == SHAR_IDS
     assert {url.rpartition("/")[0] for urls in find_shar(folder).values() for url in urls} == {folder}
-    assert holds_shards(folder)
-    assert not holds_shards(str(tmp_path / "run?"))
+    assert SharFolder().holds(folder, None)
+    assert not SharFolder().holds(str(tmp_path / "run?"), None)
 
 
 def test_a_field_of_other_cuts_is_an_error(folder: str) -> None:
@@ -361,12 +361,12 @@ def test_what_would_be_lost_or_made_up_is_refused(members: dict[str, bytes], mes
 
 
 def test_fields_are_read_from_text() -> None:
-    assert parse_fields("recording=.wav,label=cls") == {"recording": "wav", "label": "cls"}
+    assert SharFormat.parse_fields("recording=.wav,label=cls") == (("recording", "wav"), ("label", "cls"))
     assert field_kinds(FIELDS) == {"recording": "tar", "embedding": "tar", "label": "jsonl"}
-    assert parse_fields("") == {}
+    assert SharFormat.parse_fields("") == ()
     for wrong in ("recording", "a=wav,a=flac", "a=wav,b=wav", "cuts=wav", "a-b=wav", "a="):
         with pytest.raises(UsageError, match="field"):
-            parse_fields(wrong)
+            SharFormat.parse_fields(wrong)
 
 
 def test_headers_tell_rate_channels_and_length() -> None:
