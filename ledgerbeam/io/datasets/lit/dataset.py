@@ -121,7 +121,6 @@ class LitDataset(NumberedRecords[Any]):
         return self.map_tuple(*[function] * len(self.modalities))
 
     def close(self) -> None:
-        """Close open files. The next read opens them again."""
         for reader in self._readers:
             reader.close()
 

@@ -65,12 +65,10 @@ class MegatronFormat:
     dtype: str = "int32"
 
     def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        """Return the index of a dataset, unopened. It is always beside the `.bin`."""
         del location
         return DocumentOffsets(url, options)
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
-        """Raise NotIndexableError."""
         del options, listed
         raise NotIndexableError(
             f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which contains only tokens; "
@@ -78,7 +76,6 @@ class MegatronFormat:
         )
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        """Raise IndexNotFoundError or IndexMismatchError if the index does not fit the `.bin`."""
         DocumentOffsets(index.source, index.options).check(source.size, deep=deep)
 
     def open(
@@ -90,12 +87,10 @@ class MegatronFormat:
         check: bool = True,
         listed: FileInfo | None = None,
     ) -> Reader:
-        """Open a dataset for random access, through the index beside it; see `OffsetFormat`."""
         as_listed = index.listed if isinstance(index, DocumentOffsets) else None
         return MegatronDocuments(url, options, check=check, listed=listed, index_listed=as_listed)
 
     def scan(self, stream: Stream) -> StreamedRecords:
-        """Raise NotIndexableError."""
         raise NotIndexableError(f"{stream.url}: a compressed Megatron dataset cannot be read; decompress it")
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
@@ -109,7 +104,6 @@ class MegatronFormat:
         return []
 
     def encode(self, records: Sequence[Document]) -> list[ShardFile]:
-        """Encode documents as the two files of a dataset."""
         data, index = encode_documents(records, self.dtype)
         return [ShardFile(".bin", data, len(records)), ShardFile(".idx", index, 0)]
 
@@ -145,23 +139,19 @@ class DocumentOffsets(IndexFile):
         return DocumentOffsets, (self.source, self.options, self.listed)
 
     def as_listed(self, listed: FileInfo) -> DocumentOffsets:
-        """Return this index for a `.idx` that must have the listed size and version when it is opened."""
         return DocumentOffsets(self.source, self.options, listed)
 
     @property
     def count(self) -> int:
-        """Number of documents; raises the errors of `MegatronIndex.layout`."""
         return self._index.layout.documents
 
     def load(self) -> Offsets:
-        """Read the offset of each document in bytes, and the end of the last one: u64, shape `(count + 1,)`."""
         end = stat(self.source, self.options).size
         self._index.load()
         self._index.check_all()
         return np.append(self._index.pointers, end)[self._index.documents].astype(np.uint64)
 
     def slice(self, start: int, stop: int) -> Offsets:
-        """Read the offsets of the documents `[start, stop)`, and the end of the last one."""
         return self.load()[start : stop + 1]
 
     def check(self, size: int, *, deep: bool = False) -> None:
@@ -171,7 +161,6 @@ class DocumentOffsets(IndexFile):
             self._index.check_all()
 
     def close(self) -> None:
-        """Close the file."""
         self._index.close()
         super().close()
 
@@ -228,7 +217,6 @@ class MegatronDocuments(NumberedRecords[Document]):
         ]
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of a document from the `.bin`."""
         return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
 
     def read_span(self, start: int, stop: int) -> list[Document]:
@@ -252,7 +240,6 @@ class MegatronDocuments(NumberedRecords[Document]):
         ]
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the bytes of the documents `[start, stop)` from the `.bin`."""
         offsets = [] if start == stop else self._offsets.slice(start, stop).tolist()
         return [
             RawRecord(self.url, number, begin, end, np.asarray(document.tokens).tobytes())
@@ -262,7 +249,6 @@ class MegatronDocuments(NumberedRecords[Document]):
         ]
 
     def close(self) -> None:
-        """Close both files. The next read opens them again."""
         self._reader.close()
         self._offsets.close()
 

@@ -294,7 +294,6 @@ class MappedTokens:
         return self.array[start // width : stop // width]
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Return views of ranges."""
         width = self._dtype.itemsize
         if (starts % width).any():
             return [self.one(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
@@ -322,7 +321,6 @@ class RangedTokens:
         self.limit = self._reader.size if known else _UNBOUNDED
 
     def one(self, start: int, stop: int) -> Tokens:
-        """Read a range."""
         return np.frombuffer(self._reader.read(start, stop), self._dtype)
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
@@ -344,7 +342,6 @@ class RangedTokens:
         return found
 
     def close(self) -> None:
-        """Close the file. The next read opens it again."""
         self._reader.close()
 
 

@@ -84,7 +84,6 @@ class SharFormat:
         return tuple(fields.items())
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of a job that shape its outputs."""
         return {"fields": ",".join("=".join(field) for field in self.fields), "cuts": VERSION}
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
@@ -123,7 +122,6 @@ class SharFolder:
             return False
 
     def open(self, url: str, options: Options | None) -> Reader:
-        """Open a dataset for random access; see `SharReader`."""
         return SharReader(url, options=options)
 
     def stream(self, url: str, options: Options | None) -> Callable[[], Iterator[Any]]:
@@ -131,7 +129,6 @@ class SharFolder:
         return partial(stream_shar, find_shar(url, options, streamed=True), options)
 
     def files_to_index(self, url: str, options: Options | None) -> list[tuple[str, Format]]:
-        """Return all shards with their format."""
         pairs = TarFormat("pairs")
         return [(shard, pairs) for shard in chain.from_iterable(find_shar(url, options).values())]
 
@@ -199,11 +196,9 @@ class HeldRecords:
         return len(self._records)
 
     def read_many(self, indices: list[int], /) -> list[Any]:
-        """Return records by number."""
         return [decode_raw(self._format, self._records[index]) for index in indices]
 
     def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
-        """Return the bytes of the records of a span."""
         return self._records[start:stop]
 
     def close(self) -> None:
@@ -238,7 +233,6 @@ class SharSamples(NumberedRecords[Sample]):
         return cuts
 
     def close(self) -> None:
-        """Close open files. The next read opens them again."""
         for records in (self._cuts, *self._fields.values()):
             records.close()
 

@@ -289,7 +289,6 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         return found
 
     def close(self) -> None:
-        """Close open files. The next read opens them again."""
         for reader in chain.from_iterable(self.shards.values()):
             reader.close()
 

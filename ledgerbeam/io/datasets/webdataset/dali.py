@@ -128,7 +128,6 @@ class DaliReader(NumberedRecords[Sample]):
         return len(self._files.bounds) - 1
 
     def close(self) -> None:
-        """Close the shard. The next read opens it again."""
         self._reader.close()
 
     def _read(self, records: list[int]) -> list[Sample]:

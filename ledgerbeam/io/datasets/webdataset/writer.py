@@ -167,19 +167,14 @@ def _format_run(run: list[list[str]], place: int) -> list[str]:
 
 
 class ShardLike(Protocol):
-    """A shard in the manifest of a job, or a `Shard`."""
+    """A shard in the manifest of a job, or a `Shard`, which describes the attributes."""
 
     @property
-    def name(self) -> str:
-        """Path relative to the root of the dataset."""
-
+    def name(self) -> str: ...
     @property
-    def records(self) -> int:
-        """Number of samples."""
-
+    def records(self) -> int: ...
     @property
-    def size(self) -> int:
-        """Size in bytes."""
+    def size(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
