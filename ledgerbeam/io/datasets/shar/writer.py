@@ -130,8 +130,7 @@ class SharWriter:
 
     def close(self) -> None:
         """Write the remaining cuts as the last shard. A second call does nothing."""
-        self._is_closed = True
-        self._end(complete=True)
+        self.__exit__(None, None, None)
 
     def _end(self, *, complete: bool) -> None:
         shard, self._open = self._open, None

@@ -31,7 +31,7 @@ from ledgerbeam.io.storage.files import read_bytes, refuse_links
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.grouping import group_key, split_key
-from ledgerbeam.io.tar.walk import TarMembers, walk_tar
+from ledgerbeam.io.tar.walk import walk_tar
 
 # The same statements as in `SqliteIndexWriter`.
 _TABLES = """
@@ -78,9 +78,25 @@ def _publish_sample_table(
 
 
 def _shard_rows(number: int, url: str, count: int, options: Options | None) -> tuple[list[_SampleRow], list[_PartRow]]:
-    samples, parts = _rows(number, walk_tar(url, options), url)
-    if len(samples) != count:
-        raise SourceError(f"{url}: expected {count} samples, as listed, found {len(samples)}; list the shards again")
+    members = walk_tar(url, options)
+    firsts = group_key(members, url).tolist()
+    if len(firsts) != count:
+        raise SourceError(f"{url}: expected {count} samples, as listed, found {len(firsts)}; list the shards again")
+    starts = members.header_offset[firsts].tolist()
+    sizes = np.diff([*starts, members.end]).tolist()
+    samples: list[_SampleRow] = []
+    parts: list[_PartRow] = []
+    columns = members.data_offset.tolist(), members.size.tolist(), members.regular.tolist()
+    bounds = itertools.pairwise([*firsts, len(members)])
+    for index, ((first, stop), start, size) in enumerate(zip(bounds, starts, sizes, strict=True)):
+        found = zip(members.names[first:stop], *(column[first:stop] for column in columns), strict=True)
+        named = [
+            (*key, offset, length)
+            for name, offset, length, is_file in found
+            if is_file and (key := split_key(name)) is not None
+        ]
+        samples.append((number, named[0][0], index, start, size))
+        parts += [(number, index, extension, offset, length) for _, extension, offset, length in named]
     for name in itertools.chain((row[1] for row in samples), (row[2] for row in parts)):
         try:
             name.encode()
@@ -101,26 +117,6 @@ def _add(table: sqlite3.Connection, samples: list[_SampleRow], parts: list[_Part
                 f"{shards[number]}: sample {index} has the key {key!r} of sample {kept[1]} of {shards[kept[0]]}; "
                 "Energon refuses duplicate keys: give each sample its own, or call write_energon(sample_table=False)"
             )
-
-
-def _rows(number: int, members: TarMembers, url: str) -> tuple[list[_SampleRow], list[_PartRow]]:
-    firsts = group_key(members, url).tolist()
-    starts = members.header_offset[firsts].tolist()
-    sizes = np.diff([*starts, members.end]).tolist()
-    samples: list[_SampleRow] = []
-    parts: list[_PartRow] = []
-    columns = members.data_offset.tolist(), members.size.tolist(), members.regular.tolist()
-    bounds = itertools.pairwise([*firsts, len(members)])
-    for index, ((first, stop), start, size) in enumerate(zip(bounds, starts, sizes, strict=True)):
-        found = zip(members.names[first:stop], *(column[first:stop] for column in columns), strict=True)
-        named = [
-            (*key, offset, length)
-            for name, offset, length, is_file in found
-            if is_file and (key := split_key(name)) is not None
-        ]
-        samples.append((number, named[0][0], index, start, size))
-        parts += [(number, index, extension, offset, length) for _, extension, offset, length in named]
-    return samples, parts
 
 
 CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
