@@ -11,7 +11,7 @@ from typing import Any
 from ledgerbeam.errors import CheckpointError, UsageError
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import State, field
-from ledgerbeam.iterators.shuffle import BufferedNode, Pair, read_pairs, save_tokens
+from ledgerbeam.iterators.shuffle import BufferedNode, Pair
 from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, normalize_graph_token, save_chance
 
 
@@ -111,7 +111,7 @@ class Batches(BatchingNode):
 
     def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
         if self._saved:
-            self._held, self._saved = deque(read_pairs(self._saved, self.source)), []
+            self._held, self._saved = deque(self.read_held(self._saved)), []
         most = self.limits.max_records
         if most is not None and self.limits.max_cost is None and not self._held:
             for tokens, items in self.source.lists(most):
@@ -126,7 +126,7 @@ class Batches(BatchingNode):
         self._held, self._saved = deque(), []
 
     def save_held(self) -> State:
-        return {"held": self._saved or save_tokens(self._held, self, self.source)}
+        return {"held": self._saved or self.held_tokens(self._held)}
 
     def load_held(self, state: Mapping[str, Any]) -> None:
         self._held, self._saved = deque(), self.own_part(state, field(state, self.held, self._name))
@@ -207,7 +207,7 @@ class Buckets(BatchingNode):
     def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
         if self._saved is not None:
             saved, self._saved = self._saved, None
-            pairs = iter(read_pairs(list(chain.from_iterable(saved)), self.source))
+            pairs = iter(self.read_held(list(chain.from_iterable(saved))))
             self._buckets = [list(islice(pairs, len(bucket))) for bucket in saved]
             self._costs = [float(sum(self.length(item) for _, item in bucket)) for bucket in self._buckets]
         source = self.source.pairs()
@@ -227,9 +227,7 @@ class Buckets(BatchingNode):
         self._empty()
 
     def save_held(self) -> State:
-        held = self._saved
-        if held is None:
-            held = [save_tokens(bucket, self, self.source) for bucket in self._buckets]
+        held = [self.held_tokens(bucket) for bucket in self._buckets] if self._saved is None else self._saved
         return {"buckets": held, "chance": save_chance(self._chance)}
 
     def load_held(self, state: Mapping[str, Any]) -> None:

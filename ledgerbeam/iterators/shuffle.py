@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
-from ledgerbeam.errors import CheckpointError, UsageError
-from ledgerbeam.iterators.node import IteratorNode, State, Transform, field
+from ledgerbeam.errors import UsageError
+from ledgerbeam.iterators.node import State, Transform, field
 from ledgerbeam.iterators.tokens import (
     Token,
     below,
@@ -62,6 +62,15 @@ class BufferedNode(Transform):
         """Return the tokens in a state that this shard loads: all of them, or its part of those of all shards."""
         shard, shards = self._shard
         return list(tokens[shard::shards] if state.get("of_all_shards") else tokens)
+
+    def held_tokens(self, pairs: Iterable[Pair]) -> list[Token]:
+        """Return the tokens of held items. CheckpointError: an item has none, although the source can rebuild items."""
+        return [require_graph_origin(token, repr(self)) for token, _ in pairs]
+
+    def read_held(self, tokens: Sequence[Token]) -> list[Pair]:
+        """Read held items again from their tokens."""
+        known = [normalize_graph_token(token) for token in tokens]
+        return list(zip(known, self.source.read_many(known), strict=True)) if known else []
 
     def pairs(self) -> Iterator[Pair]:
         return self._replayed_pairs() if self._is_replayed else self.buffered_pairs()
@@ -130,7 +139,7 @@ class Shuffle(BufferedNode):
 
     def buffered_pairs(self) -> Iterator[Pair]:
         if self._saved:
-            self._buffer, self._saved = read_pairs(self._saved, self.source), []
+            self._buffer, self._saved = self.read_held(self._saved), []
         source = self.source.pairs()
         if not self._drained:
             yield from self._fill(source)
@@ -148,7 +157,7 @@ class Shuffle(BufferedNode):
         return self.source.read_many(tokens, epoch)
 
     def save_held(self) -> State:
-        tokens = self._saved or save_tokens(self._buffer[self._drained :], self, self.source)
+        tokens = self._saved or self.held_tokens(self._buffer[self._drained :])
         return {"buffer": tokens, "filled": self._filled, "chance": save_chance(self._chance)}
 
     def load_held(self, state: Mapping[str, Any]) -> None:
@@ -196,18 +205,3 @@ class Shuffle(BufferedNode):
             place = below(chance, size)
             given, buffer[place] = buffer[place], pair
             yield given
-
-
-def save_tokens(pairs: Iterable[Pair], owner: IteratorNode, source: IteratorNode) -> list[Token]:
-    """Return the tokens of buffered items. Raises CheckpointError if the source cannot rebuild one of them."""
-    if not source.has_constant_time_access:
-        raise CheckpointError(
-            f"{owner!r}: its buffer cannot be saved, because {source!r} cannot rebuild items; read indexed data"
-        )
-    return [require_graph_origin(token, repr(owner)) for token, _ in pairs]
-
-
-def read_pairs(tokens: Sequence[Token], source: IteratorNode) -> list[Pair]:
-    """Read buffered items again from their tokens."""
-    known = [normalize_graph_token(token) for token in tokens]
-    return list(zip(known, source.read_many(known), strict=True)) if known else []
