@@ -84,7 +84,7 @@ class SharShard(SourceKind):
     def open(self, source: Source) -> Opened:
         cuts, *fields = map(self._open_file, source.members)
         named = {(shard_field(records.url) or ("", ""))[1]: records for records in fields}
-        return _OpenedShard(SharSamples(cuts, named))
+        return _OpenedShard(cuts, named)
 
     def _offsets(self, file: Source, *, changed: bool) -> NDArray[np.uint64]:
         found = self.files_of.type_of(file.url)
@@ -101,19 +101,13 @@ class SharShard(SourceKind):
         return HeldRecords(file.url, self.files_of.type_of(file.url).in_one_pass(), split_source_raw(data, file.url))
 
 
-class _OpenedShard:
+class _OpenedShard(SharSamples):
     fetches = False
-
-    def __init__(self, samples: SharSamples) -> None:
-        self._samples = samples
-        self.read_span = samples.read_span
-        self.read_raw = samples.read_raw
-        self.close = samples.close
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Return the samples of a span, with an `Unreadable` for each that cannot be decoded."""
         try:
-            return list(self._samples.read_span(start, stop))
+            return list(self.read_span(start, stop))
         except RecordError as error:
             if stop - start == 1:
                 return [Unreadable(message_of(error))]
