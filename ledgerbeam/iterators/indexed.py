@@ -171,12 +171,11 @@ class Records(OrderedNode):
         """The properties of the files that are read, as they were when this attribute was first used."""
         if self._infos is None:
             files: list[FileInfo] | None = getattr(self.records, "files", None)
-            self._infos = [self._file()] if files is None else files
+            if files is None:
+                listed: FileInfo | None = getattr(self.records, "listed", None)
+                files = [listed or stat_source(str(self.records.url), getattr(self.records, "options", None))]
+            self._infos = files
         return self._infos
-
-    def _file(self) -> FileInfo:
-        listed: FileInfo | None = getattr(self.records, "listed", None)
-        return listed or stat_source(str(self.records.url), getattr(self.records, "options", None))
 
     def _number(self, token: Token) -> int:
         try:

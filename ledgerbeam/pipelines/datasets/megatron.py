@@ -172,6 +172,7 @@ class MergedParts(DatasetParts, Product):
         """Merge the parts of a complete job, if they are not merged yet. Missing parts are first written again."""
         parts = _Parts(self, job, store)
         datasets = parts.merged()
+        is_merged = datasets is not None
         if datasets is None:
             if lost := forget_lost(job, store):
                 if not rewrite(lost):
@@ -185,11 +186,8 @@ class MergedParts(DatasetParts, Product):
                 if found is None:
                     raise
                 datasets = found
-            for dataset in datasets:
-                say(_described(dataset, f"{count(dataset.parts, 'part')} merged -> "))
-        else:
-            for dataset in datasets:
-                say(_described(dataset, "up to date: "))
+        for dataset in datasets:
+            say(_described(dataset, "up to date: " if is_merged else f"{count(dataset.parts, 'part')} merged -> "))
         if self.drop:
             parts.drop()
         return [asdict(dataset) for dataset in datasets]
