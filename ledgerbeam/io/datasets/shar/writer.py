@@ -226,9 +226,7 @@ class _Shard:
                 self._publish(field)
         finally:
             abandoned = RuntimeError("abandoned")
-            for (
-                stack
-            ) in self._stacks.values():  # the stacks of published files are empty, so only other files are discarded
+            for stack in self._stacks.values():  # those of published files are empty
                 stack.__exit__(RuntimeError, abandoned, None)
 
     def _publish(self, field: str) -> None:
