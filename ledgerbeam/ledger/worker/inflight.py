@@ -48,20 +48,13 @@ class _MarkFile:
         self._lock = threading.Lock()
         self._working: dict[int, str] = {}  # rows of JSON
         self._next = 0
+        self._path = os.path.join(folder, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
         with file_errors(folder):
-            self._make(folder)
-        self._map = self._mapped(_ROOM)
-        self._write()
-
-    def _make(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
-        while True:
-            self._path = os.path.join(folder, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
+            os.makedirs(folder, exist_ok=True)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            if is_named(self._path, self._fd):
-                break
-            os.close(self._fd)  # another process took it for a dead worker's file before the lock, and removed it
+        self._map = self._mapped(_ROOM)
+        self._write()
 
     def _mapped(self, room: int) -> mmap.mmap:
         """Return the file as mapped memory, with all blocks allocated: a write to a missing block kills the process."""
@@ -181,30 +174,20 @@ def _length(path: str) -> int:
 
 
 def dead_marks(folder: str) -> list[DeadWorker]:
-    """Return the dead workers, by process id, with the marks of each. The marks stay until `remove_dead`."""
-    return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=False) if not alive)
+    """Return the dead workers, by process id, with the marks of each."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):  # no worker has created the folder yet
+        for name in os.listdir(folder):
+            pid, _, _ = name.partition("-")
+            if name.endswith(_SUFFIX) and _PID.fullmatch(pid):
+                marks = _marks_of_dead(os.path.join(folder, name))
+                if marks is not None:
+                    found.append(DeadWorker(int(pid), marks))
+    return sorted(found)
 
 
-def remove_dead(folder: str) -> list[DeadWorker]:
-    """Remove the marks of dead workers, after `store.LedgerStore.record_deaths`, and return the dead workers."""
-    return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=True) if not alive)
-
-
-def _scan(folder: str, *, remove_dead: bool) -> Iterator[tuple[int, list[Mark], bool]]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return
-    for name in names:
-        pid, _, _ = name.partition("-")
-        if name.endswith(_SUFFIX) and _PID.fullmatch(pid):
-            found = _inspect(os.path.join(folder, name), remove_dead=remove_dead)
-            if found is not None:
-                yield int(pid), *found
-
-
-def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
-    """Read the marks in a file and whether its worker is alive; None if it is missing or not a worker's file."""
+def _marks_of_dead(path: str) -> list[Mark] | None:
+    """Read the marks of a dead worker; None if the worker is alive, or the file is missing or not a worker's file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -217,14 +200,10 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
             # Shared, so that two concurrent inspections do not take each other for the worker.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return [], True
+            return None
         if not is_named(path, fd):
             return None
-        marks = _decode(os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0))
-        if remove_dead:
-            with contextlib.suppress(FileNotFoundError):  # another process removes it too
-                os.unlink(path)
-        return marks, False
+        return _decode(os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0))
     finally:
         os.close(fd)
 

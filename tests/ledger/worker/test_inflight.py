@@ -19,8 +19,7 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
-from ledgerbeam.ledger.worker import inflight
-from ledgerbeam.ledger.worker.inflight import DeadWorker, InflightMarks, dead_marks, has_tasks_in_work, remove_dead
+from ledgerbeam.ledger.worker.inflight import DeadWorker, InflightMarks, dead_marks, has_tasks_in_work
 from tests.disk import no_larger_than
 from tests.ledger.builders import plain
 from tests.ledger.processes import start
@@ -50,7 +49,19 @@ def mark_of(task: Task) -> Mark:
 
 
 def live_pids(folder: str) -> list[int]:
-    return sorted(pid for pid, _, is_alive in inflight._scan(folder, remove_dead=False) if is_alive)
+    """Return the workers whose files are locked."""
+    return sorted(int(path.name.partition("-")[0]) for path in Path(folder).glob("*.inflight") if is_locked(path))
+
+
+def is_locked(path: Path) -> bool:
+    if not stat.S_ISREG(path.lstat().st_mode):
+        return False
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @pytest.fixture
@@ -78,7 +89,7 @@ def plant(folder: str, pid: int, data: bytes) -> Path:
 
 def test_a_folder_without_workers_has_no_marks(folder: str) -> None:
     for empty in (folder, f"{folder}/missing"):
-        assert (live_pids(empty), dead_marks(empty), remove_dead(empty)) == ([], [], [])
+        assert dead_marks(empty) == []
         assert not has_tasks_in_work(empty)
 
 
@@ -93,10 +104,7 @@ def test_a_killed_worker_leaves_what_it_had_in_work(folder: str, working: bool) 
     worker.communicate()
     left = [DeadWorker(worker.pid, [mark_of(OTHER), mark_of(TASK)] if working else [])]
     assert live_pids(folder) == []
-    assert dead_marks(folder) == left  # until they are removed
-    assert remove_dead(folder) == left
-    assert dead_marks(folder) == []
-    assert os.listdir(folder) == []
+    assert dead_marks(folder) == dead_marks(folder) == left
 
 
 def test_a_worker_that_closes_leaves_nothing(folder: str, marks: InflightMarks) -> None:
@@ -182,8 +190,6 @@ def test_a_half_written_mark_blames_nobody(folder: str) -> None:
     Path(folder, "12347-00ff.inflight").write_bytes(b"\2\0\0\0\1\2\3\4[[")
     Path(folder, "notes.txt").touch()
     assert dead_marks(folder) == [DeadWorker(12345, []), DeadWorker(12346, []), DeadWorker(12347, [])]
-    remove_dead(folder)
-    assert os.listdir(folder) == ["notes.txt"]
 
 
 def test_shorter_marks_replace_longer_ones(folder: str) -> None:
@@ -245,7 +251,7 @@ def test_what_is_no_file_is_no_mark(folder: str, tmp_path: Path) -> None:
         Path(folder, name).write_bytes(sealed(b"[]"))
     Path(folder, f"{'9' * 5000}"[:200] + "-00.inflight").touch()
     Path(folder, os.fsdecode("\u0665-00.inflight".encode())).touch()  # a digit of another script, in any locale
-    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert (live_pids(folder), dead_marks(folder)) == ([], [])
     assert victim.exists()
     assert len(os.listdir(folder)) == 5 + len(others)
 
@@ -319,8 +325,7 @@ def test_workers_are_listed_by_their_numbers(folder: str) -> None:
         held.append(os.open(Path(folder, f"{pid}-00.inflight"), os.O_RDWR))
         fcntl.flock(held[-1], fcntl.LOCK_EX)
     assert live_pids(folder) == [5, 33, 40, 64, 300, 1000]
-    assert [worker.pid for worker in remove_dead(folder)] == [2, 3, 7, 8, 12, 91]
-    assert len(os.listdir(folder)) == 6
+    assert [worker.pid for worker in dead_marks(folder)] == [2, 3, 7, 8, 12, 91]
     for descriptor in held:
         os.close(descriptor)
 
@@ -330,7 +335,7 @@ def test_what_is_no_mark_hides_none(folder: str, monkeypatch: pytest.MonkeyPatch
     plant(folder, 2, sealed(b"[]"))
     listed = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path)))
-    assert dead_marks(folder) == remove_dead(folder) == [DeadWorker(2, [])]
+    assert dead_marks(folder) == [DeadWorker(2, [])]
 
 
 def test_a_forked_process_holds_no_marks_of_its_parent_in_any_folder(folder: str, tmp_path: Path) -> None:
@@ -362,7 +367,7 @@ def test_marks_of_another_user_blame_nobody_and_stay(folder: str) -> None:
     path = plant(folder, 7, sealed(b"[]"))
     assert dead_marks(folder) == [DeadWorker(7, [])]
     os.chown(path, 65534, -1)
-    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert (live_pids(folder), dead_marks(folder)) == ([], [])
     assert path.exists()
 
 
@@ -383,23 +388,10 @@ def test_a_worker_marks_anew_after_it_has_closed(folder: str) -> None:
         assert os.listdir(folder) == []
 
 
-def test_marks_leave_nothing_open(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked: list[int] = []
-
-    def lock(descriptor: int, how: int) -> None:
-        if not locked:  # it looked like a dead worker's in the instant before it was locked
-            for name in os.listdir(folder):
-                os.unlink(os.path.join(folder, name))
-        locked.append(descriptor)
-        flock(descriptor, how)
-
-    flock = fcntl.flock
+def test_marks_leave_nothing_open(folder: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with monkeypatch.context() as patched:
-        patched.setattr(fcntl, "flock", lock)
-        marks = InflightMarks(folder)
-        marks.register()
-    assert len(locked) == 2
+    marks = InflightMarks(folder)
+    marks.register()
     assert live_pids(folder) == [os.getpid()]
     assert len(os.listdir("/proc/self/fd")) <= before + 2  # the file and its map; one of another object may be closed
     marks.close()
@@ -443,5 +435,5 @@ def test_a_link_to_marks_is_no_mark(folder: str, tmp_path: Path) -> None:
     with open(tmp_path / "elsewhere", "rb") as held:
         for how in (fcntl.LOCK_EX, fcntl.LOCK_SH):
             fcntl.flock(held, how)
-            assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+            assert (live_pids(folder), dead_marks(folder)) == ([], [])
     assert os.listdir(folder) == ["7-00.inflight"]
