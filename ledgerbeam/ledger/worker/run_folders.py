@@ -25,12 +25,12 @@ import os
 import pickle
 import shutil
 import stat
-import struct
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ledgerbeam._base.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
@@ -76,23 +76,18 @@ class RunFolder:
     """The folder of a run of this process; see `RunFolders.enter`."""
 
     def __init__(self, path: str, runs: int, folder: int, marker: int) -> None:
-        self._path = path
+        self.path = path  # absolute. The folder was created with only the marker in it; only this user can enter it
         self._runs, self._folder, self._marker = runs, folder, marker
-
-    @property
-    def path(self) -> str:
-        """Absolute path. The folder was created with only the marker in it, and only this user can enter it."""
-        return self._path
 
     def is_in_place(self) -> bool:
         """Return whether the folder and its marker still exist; without them other processes take the run for dead."""
-        return is_named(self._path, self._folder) and is_named(os.path.join(self._path, MARKER), self._marker)
+        return is_named(self.path, self._folder) and is_named(os.path.join(self.path, MARKER), self._marker)
 
     def check(self) -> None:
         """Check that the folder and its marker exist. Raises StorageError."""
         if not self.is_in_place():
             raise StorageError(
-                f"{self._path}: the folder of this run was removed or replaced during the run; nothing that was "
+                f"{self.path}: the folder of this run was removed or replaced during the run; nothing that was "
                 "recorded is lost. Run the same command again"
             )
 
@@ -107,12 +102,12 @@ class RunFolder:
         except OSError:  # another launcher holds it; or locks do not work
             yield False
             return
-        yield self.is_in_place() and is_named(os.path.dirname(self._path), self._runs)
+        yield self.is_in_place() and is_named(os.path.dirname(self.path), self._runs)
 
     def close(self) -> None:
         """Remove the folder and release the locks. The next run removes what cannot be removed now."""
         if self.is_in_place():
-            _remove(self._runs, os.path.basename(self._path), self._folder)
+            _remove(self._runs, os.path.basename(self.path), self._folder)
         for descriptor in (self._marker, self._folder, self._runs):
             os.close(descriptor)
 
@@ -121,20 +116,15 @@ class RunFolders:
     """The run folders of one ledger, in ``run`` below a parent folder."""
 
     def __init__(self, scratch: str, ledger_id: str) -> None:
-        self._path = os.path.join(scratch, RUNS)
+        self.path = os.path.join(scratch, RUNS)  # of the folder that contains the run folders
         self._ledger_id = ledger_id
-
-    @property
-    def path(self) -> str:
-        """Path of the folder that contains the run folders."""
-        return self._path
 
     @contextlib.contextmanager
     def enter(self, run: str) -> Iterator[RunFolder]:
         """Create the folder of a run that starts; remove it when the body ends. Raises StorageError, DiskFullError."""
-        with translated(self._path), contextlib.ExitStack() as opened:
+        with translated(self.path), contextlib.ExitStack() as opened:
             with contextlib.suppress(FileExistsError):  # if it is a file, opening it raises the error
-                os.makedirs(self._path)
+                os.makedirs(self.path)
             runs = self._open_runs()
             opened.callback(os.close, runs)
             fcntl.flock(runs, fcntl.LOCK_SH)  # waits while another launcher cleans up
@@ -148,7 +138,7 @@ class RunFolders:
             # The marker is renamed after it is locked: others would take an unlocked marker for a dead run's.
             os.rename(_ASIDE, MARKER, src_dir_fd=folder, dst_dir_fd=folder)
             opened.pop_all()
-        made = RunFolder(os.path.join(self._path, run), runs, folder, marker)
+        made = RunFolder(os.path.join(self.path, run), runs, folder, marker)
         try:
             yield made
         finally:
@@ -161,7 +151,7 @@ class RunFolders:
             os.mkdir(run, 0o700, dir_fd=runs)
         except FileExistsError:
             raise StorageError(
-                f"{self._path}/{run}: this folder exists, although run {run} has not started; nothing was changed. "
+                f"{self.path}/{run}: this folder exists, although run {run} has not started; nothing was changed. "
                 "Move it away, and run the same command again"
             ) from None
 
@@ -188,8 +178,8 @@ class RunFolders:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int | None]:
-        with translated(self._path):
-            if not os.path.lexists(self._path):
+        with translated(self.path):
+            if not os.path.lexists(self.path):
                 yield None
                 return
             runs = self._open_runs()
@@ -200,12 +190,12 @@ class RunFolders:
 
     def _open_runs(self) -> int:
         try:
-            return os.open(self._path, _FOLDER)
+            return os.open(self.path, _FOLDER)
         except OSError as error:
-            if stat.S_ISDIR(os.lstat(self._path).st_mode):
+            if stat.S_ISDIR(os.lstat(self.path).st_mode):
                 raise
             raise StorageError(
-                f"{self._path}: expected a folder for the files of the ledger's runs, found a link or a file; nothing "
+                f"{self.path}: expected a folder for the files of the ledger's runs, found a link or a file; nothing "
                 "was changed. Move it away and run the same command again"
             ) from error
 
@@ -313,64 +303,72 @@ def _read_notes(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
                 return
 
 
-_DIGITS = 20
-_PLANNING = struct.Struct("<QQQ")  # numbers of sources: all, taken, planned
 _MOST_TAKEN = 64  # number of sources that a worker plans before it posts their tasks
 
 
 @dataclass(frozen=True)
-class TaskBudget:
-    """The number of tasks that may still be started, in a file that the processes of a wave share.
+class _SharedNumbers:
+    """Numbers in a file that the processes of a wave share.
 
     Its methods raise DiskFullError or StorageError if the file cannot be used.
     """
 
     path: str
+    _name: ClassVar[str]
 
     @classmethod
-    def below(cls, run_dir: str) -> TaskBudget:
-        """Return the budget of a wave, from its folder."""
-        return cls(os.path.join(run_dir, "task-budget"))
+    def below(cls, run_dir: str) -> Self:
+        """Return the numbers of a wave, from its folder."""
+        return cls(os.path.join(run_dir, cls._name))
+
+    def _make(self, *numbers: int) -> None:
+        with file_errors(self.path), open(self.path, "xb") as file:
+            array("Q", numbers).tofile(file)
+
+    def _read(self) -> array[int]:
+        with open(self.path, "rb") as file:
+            return array("Q", file.read())
+
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[array[int]]:
+        with file_errors(self.path), open(self.path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            numbers = array("Q", file.read())
+            yield numbers
+            file.seek(0)
+            numbers.tofile(file)
+
+
+class TaskBudget(_SharedNumbers):
+    """The number of tasks that may still be started."""
+
+    _name = "task-budget"
 
     def make(self, tasks: int) -> None:
         """Create the file."""
-        with file_errors(self.path), open(self.path, "x", encoding="ascii") as file:
-            file.write(f"{tasks:{_DIGITS}d}")
+        self._make(min(tasks, 2**64 - 1))
 
     def left(self) -> int:
         """Return the number of tasks that may still be started."""
-        with file_errors(self.path, "read"), open(self.path, encoding="ascii") as file:
-            return int(file.read())
+        with file_errors(self.path, "read"):
+            return self._read()[0]
 
     def claim(self, tasks: int) -> int:
         """Take at most `tasks` from the budget; return the number taken."""
-        with file_errors(self.path), open(self.path, "r+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            left = int(file.read())
-            granted = min(tasks, left)
-            file.seek(0)
-            file.write(f"{left - granted:{_DIGITS}d}")
+        with self._changed() as numbers:
+            granted = min(tasks, numbers[0])
+            numbers[0] -= granted
         return granted
 
 
-@dataclass(frozen=True)
-class Planning:
-    """The numbers of sources of a wave that workers have taken and have planned, in a file that the workers share.
+class Planning(_SharedNumbers):
+    """The numbers of sources of a wave: all, those that workers have taken, and those that they have planned."""
 
-    Its methods raise DiskFullError or StorageError if the file cannot be used.
-    """
-
-    path: str
-
-    @classmethod
-    def below(cls, run_dir: str) -> Planning:
-        """Return the progress of a wave, from its folder."""
-        return cls(os.path.join(run_dir, "planning"))
+    _name = "planning"
 
     def make(self, sources: int) -> None:
         """Create the file."""
-        with file_errors(self.path), open(self.path, "xb") as file:
-            file.write(_PLANNING.pack(sources, 0, 0))
+        self._make(sources, 0, 0)
 
     def take(self, workers: int) -> range:
         """Take the next sources to plan, fewer each time, so that all workers end together. Return their positions."""
@@ -389,17 +387,7 @@ class Planning:
         """Return whether all sources are planned; also if there is no file, because the runner plans in another way."""
         with file_errors(self.path, "read"):
             try:
-                with open(self.path, "rb") as file:
-                    sources, _, planned = _PLANNING.unpack(file.read())
+                sources, _, planned = self._read()
             except FileNotFoundError:
                 return True
-        return bool(sources == planned)
-
-    @contextlib.contextmanager
-    def _changed(self) -> Iterator[list[int]]:
-        with file_errors(self.path), open(self.path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            numbers = list(_PLANNING.unpack(file.read()))
-            yield numbers
-            file.seek(0)
-            file.write(_PLANNING.pack(*numbers))
+        return sources == planned

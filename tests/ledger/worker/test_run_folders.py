@@ -504,7 +504,6 @@ def test_workers_take_what_is_left_and_no_more(tmp_path: Path) -> None:
     assert budget.left() == 1200
     assert [budget.claim(tasks) for tasks in (1000, 150, 0, 60, 1)] == [1000, 150, 0, 50, 0]
     assert budget.left() == 0
-    assert (tmp_path / "task-budget").read_bytes() == b"0".rjust(20), "a shorter number leaves digits of a longer one"
 
 
 def test_a_budget_is_made_once(tmp_path: Path) -> None:
@@ -518,13 +517,13 @@ def test_a_budget_is_made_once(tmp_path: Path) -> None:
 def test_two_workers_do_not_take_the_same_task(tmp_path: Path) -> None:
     budget, granted = TaskBudget.below(str(tmp_path)), list[int]()
     budget.make(1)
-    with open(budget.path, "r+", encoding="ascii") as other:
+    with open(budget.path, "r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         thread = threading.Thread(target=lambda: granted.append(budget.claim(1)))
         thread.start()
         thread.join(0.1)
         assert granted == []
-        other.write("0".rjust(20))
+        other.write(bytes(8))
     thread.join()
     assert granted == [0]
 
