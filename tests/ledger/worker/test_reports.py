@@ -194,7 +194,7 @@ def child():
     reports.at_end(lambda: print("its own", flush=True))
     reports.end_work()
 
-assert fork_beside(reports._lock, child) == 0
+assert fork_beside(threading.Lock(), child) == 0
 reports.end_work()
 """
 
