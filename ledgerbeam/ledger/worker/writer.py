@@ -23,7 +23,7 @@ from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskErr
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.model.store import LedgerSink
-from ledgerbeam.ledger.opening import local_path, open_local_store
+from ledgerbeam.ledger.opening import local_path
 
 INTERVAL = 1.0  # default age, in seconds, at which an entry is committed
 
@@ -70,11 +70,6 @@ class LedgerWriter:
         self._seconds = 0.0
         self._thread = threading.Thread(target=self._flush_by_time, name="ledger-writer", daemon=True)
         self._thread.start()
-
-    @property
-    def store(self) -> LedgerSink:
-        """The store of the writer."""
-        return self._store
 
     def add(self, leaf: Leaf) -> None:
         """Add a finished task, whose outputs are durable. Commit if there are `max_entries`.
@@ -214,28 +209,20 @@ _shared_lock = threading.Lock()
 
 
 def shared_writer(
-    place: LedgerPlace | str,
+    place: LedgerPlace,
+    open_sink: Callable[[], LedgerSink],
     *,
     interval: float = INTERVAL,
     max_entries: int = MAX_ENTRIES,
-    open_sink: Callable[[], LedgerSink] | None = None,
 ) -> LedgerWriter:
-    """Return this process's writer for a ledger, created by the first call. A forked process gets its own.
+    """Return this process's writer for a ledger. A forked process gets its own.
 
-    The place may be the path of a local ledger, whose job is not checked. The first call sets the limits.
-    `open_sink` opens a remote ledger.
+    The first call opens the ledger with `open_sink`, and sets the limits.
     """
-    if isinstance(place, str):
-        place = LedgerPlace.of(place)
     with _shared_lock:
         writer = _shared.get(place)
         if writer is None:
-            sink = (
-                open_local_store(place.url, create=False, job=place.job, run=place.run)
-                if open_sink is None
-                else open_sink()
-            )
-            writer = _shared[place] = LedgerWriter(sink, interval, max_entries)
+            writer = _shared[place] = LedgerWriter(open_sink(), interval, max_entries)
         return writer
 
 

@@ -99,9 +99,9 @@ class LedgerHandle:
         """Return the writer of this process for this ledger, job and run. One commit records many tasks."""
         return shared_writer(
             self._place,
+            lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),
             interval=self.flush_interval,
             max_entries=self.flush_entries,
-            open_sink=lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),
         )
 
     def isolation(self) -> str:

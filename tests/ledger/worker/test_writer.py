@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.worker import writer as worker_writer
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
@@ -140,7 +142,11 @@ def test_enough_statistics_are_committed_at_once(
 
 
 def test_a_process_ends_though_nobody_closes_its_writer(store: LmdbStore) -> None:
-    script = "import sys; from ledgerbeam.ledger.worker.writer import shared_writer; shared_writer(sys.argv[1])"
+    script = (
+        "import sys; from ledgerbeam.ledger.lmdb.store import LmdbStore; "
+        "from ledgerbeam.ledger.worker.writer import LedgerPlace, shared_writer; "
+        "shared_writer(LedgerPlace.of(sys.argv[1]), lambda: LmdbStore(sys.argv[1]))"
+    )
     subprocess.run([sys.executable, "-c", script, store.url], check=True, timeout=60)
 
 
@@ -555,21 +561,26 @@ def test_limits_out_of_range_are_refused(store: LmdbStore, arguments: dict[str, 
         LedgerWriter(store, **arguments)
 
 
+def shared(place: LedgerPlace | str, **limits: Any) -> LedgerWriter:
+    """Return the shared writer of a local ledger."""
+    found = LedgerPlace.of(place) if isinstance(place, str) else place
+    opened = partial(open_local_store, found.url, create=False, job=found.job, run=found.run)
+    return shared_writer(found, opened, **limits)
+
+
 def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path: Path) -> None:
     store.register([plain()])
-    writer = shared_writer(store.url)
-    assert shared_writer(f"{store.url}/") is writer
-    assert shared_writer(f"file://{store.url}") is writer
-    assert isinstance(writer.store, LmdbStore)
-    assert writer.store.url == store.url
+    writer = shared(store.url)
+    assert shared(f"{store.url}/") is writer
+    assert shared(f"file://{store.url}") is writer
     writer.add(leaf_of(plain()))
     close_shared_writers()
     assert store.completed_count() == 1
-    again = shared_writer(store.url)
+    again = shared(store.url)
     assert again is not writer
     close_shared_writers()
     with pytest.raises(LedgerError):
-        shared_writer(str(tmp_path / "missing"))
+        shared(str(tmp_path / "missing"))
 
 
 def test_a_shared_writer_records_for_the_job_and_the_run_of_its_place(store: LmdbStore) -> None:
@@ -577,11 +588,11 @@ def test_a_shared_writer_records_for_the_job_and_the_run_of_its_place(store: Lmd
     store.open_job(job)
     store.register([plain()])
     first, _ = store.begin_run({}), store.begin_run({})
-    writer = shared_writer(LedgerPlace.of(store.url, job=job.fingerprint, run=first))
+    writer = shared(LedgerPlace.of(store.url, job=job.fingerprint, run=first))
     writer.add(leaf_of(plain()))
     writer.flush()
     assert [row.run for row in store.history()] == [first]
-    other = shared_writer(LedgerPlace.of(store.url, job=Job("index", {}).fingerprint, run=first))
+    other = shared(LedgerPlace.of(store.url, job=Job("index", {}).fingerprint, run=first))
     other.add(leaf_of(plain("b")))
     with pytest.raises(JobMismatchError):
         other.flush()
@@ -617,7 +628,7 @@ def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) ->
         LedgerPlace.of(store.url, options={"key": "b"}),
         LedgerPlace.of("memory://bucket/ledger/"),
     ]
-    assert [shared_writer(place, interval=NEVER) for place in same] == writers
+    assert [shared(place, interval=NEVER) for place in same] == writers
     close_shared_writers()
 
 
@@ -680,7 +691,7 @@ def test_all_shared_writers_are_closed_though_one_of_them_fails(store: LmdbStore
 def test_a_shared_writer_has_the_limits_that_its_first_user_gave(store: LmdbStore) -> None:
     sources = several(store, *"abc")
     for source in sources:
-        shared_writer(store.url, interval=NEVER, max_entries=2).add(leaf_of(source))
+        shared(store.url, interval=NEVER, max_entries=2).add(leaf_of(source))
     assert store.completed_count() == 2
     close_shared_writers()
 
@@ -705,14 +716,14 @@ def test_a_refused_task_after_a_full_disk_is_told_once(writing: Writing, store: 
 
 def test_a_writer_is_refused_in_a_forked_process_which_gets_a_shared_one_of_its_own(store: LmdbStore) -> None:
     source = registered(store)
-    writer = shared_writer(store.url, interval=NEVER)
+    writer = shared(store.url, interval=NEVER)
     mine, its = leaves_of_split(source, 2)
     writer.add(mine)
     for use in (lambda: writer.add(its), writer.flush):
         assert in_fork(use) == 2
 
     def child() -> None:
-        shared_writer(store.url, interval=NEVER).add(its)
+        shared(store.url, interval=NEVER).add(its)
         close_shared_writers()
 
     assert in_fork(child) == 0
