@@ -307,13 +307,36 @@ def _delete_first() -> Any:
 
 
 def _no_moment() -> Any:
-    """Return each look at the sidecar sees what was folded since the one before."""
+    """Let each look of a compaction at the sidecar see what was folded since the one before."""
+    real = RemoteStore.parts
 
-    @contextlib.contextmanager
-    def hold(environment: Environment) -> Iterator[Environment]:
-        yield environment
+    class Looks:
+        """A transaction that reads each time what was committed last."""
 
-    return mock.patch.object(Environment, "hold", hold)
+        def __init__(self, environment: Environment) -> None:
+            self._environment = environment
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            def look(*args: Any, **options: Any) -> Any:
+                with self._environment.read() as txn:
+                    found = getattr(txn, name)(*args, **options)
+                    return iter([*found]) if isinstance(found, Iterator) else found
+
+            return look
+
+    class Restless:
+        def __init__(self, environment: Environment) -> None:
+            self._environment, self.write = environment, environment.write
+
+        @contextlib.contextmanager
+        def read(self) -> Iterator[Looks]:
+            yield Looks(self._environment)
+
+    def parts(store: RemoteStore) -> Any:
+        objects, environment = real(store)
+        return objects, Restless(environment)
+
+    return mock.patch.object(RemoteStore, "parts", parts)
 
 
 def _tasks_before_sources() -> Any:

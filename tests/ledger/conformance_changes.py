@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS
+from ledgerbeam.ledger.lmdb.tables import PAGE_ROWS
 from ledgerbeam.ledger.model.identity import ROOT, Lineage
 from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore

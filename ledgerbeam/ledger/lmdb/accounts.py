@@ -212,7 +212,6 @@ _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
 _STEP = Struct(">I")  # first part of a key
 _KEY = [("step", ">u4"), ("run", ">u8")]
-_PAGE_ROWS = 10_000
 _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
@@ -258,8 +257,7 @@ def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Int
     runs = [tables.read_run_key(key) for key, _ in txn.rows(tables.RUNS, b"")]
     start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
-    while page := txn.page(tables.HISTORY, start, _PAGE_ROWS):
-        start = page[-1][0] + b"\0"
+    for page in txn.pages(tables.HISTORY, start):
         keys.append(np.frombuffer(b"".join(key for key, _ in page), _KEY))
         if {len(value) for _, value in page} != {tables.HISTORY_ROW.size}:
             raise ValueError(f"expected {tables.HISTORY_ROW.size} bytes in each row of {tables.HISTORY}, found others")

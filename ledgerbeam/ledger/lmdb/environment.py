@@ -14,7 +14,7 @@ from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger.lmdb.data_file import DataDescriptors
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, open_environment
-from ledgerbeam.ledger.lmdb.tables import Transaction
+from ledgerbeam.ledger.lmdb.tables import PAGE_ROWS, Row, Transaction
 
 _TRIM_BYTES = 32 << 20
 
@@ -75,22 +75,6 @@ class _Gate:
             self.reopen()
 
 
-class Moment:
-    """A snapshot of the rows of an environment, unaffected by later writes; see `Environment.hold`."""
-
-    def __init__(self, path: str, txn: Transaction) -> None:
-        self._path = path
-        self._txn = txn
-
-    @contextlib.contextmanager
-    def read(self) -> Iterator[Transaction]:
-        with translated(self._path):
-            yield self._txn
-
-    def trim(self) -> None:
-        """Do nothing: the snapshot needs its mapped pages. The system can still reclaim their memory."""
-
-
 class Environment:
     """An open environment. Only `acquire` creates one, because LMDB forbids to open it twice in a process."""
 
@@ -113,25 +97,15 @@ class Environment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Yield a consistent view of the rows. The body must not start another transaction, or yield in a generator."""
+        """Yield a consistent view of the rows. The body must not start another transaction, or yield in a generator.
+
+        Other threads and processes can read and write meanwhile. Until the view ends, the file grows with each write,
+        and this process cannot enlarge its memory map.
+        """
         txn = self._begin_read()
         try:
             with translated(self.path):
                 yield Transaction(txn, self._tables)
-        finally:
-            txn.abort()
-            self.gate.leave()
-
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[Moment]:
-        """Yield one view for a long operation; other transactions can read and write meanwhile.
-
-        Until the view ends, the file grows with each write, and this process cannot enlarge its memory map. The body
-        must not start another transaction on the environment.
-        """
-        txn = self._begin_read()
-        try:
-            yield Moment(self.path, Transaction(txn, self._tables))
         finally:
             txn.abort()
             self.gate.leave()
@@ -292,16 +266,11 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
-PAGE_ROWS = 10_000  # number of rows of a page
-
-
-def row_pages(
-    environment: Environment | Moment, table: str, most_bytes: int | None = None
-) -> Iterator[list[tuple[bytes, bytes]]]:
+def row_pages(environment: Environment, table: str, most_bytes: int | None = None) -> Iterator[list[Row]]:
     """Yield all rows of a table in key order, in pages. A page ends at the row that reaches `most_bytes`, if given.
 
-    Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. In a
-    `Moment`, all pages are consistent with each other.
+    Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. The pages of
+    `Transaction.pages` are consistent with each other.
     """
     whole, start = CompletenessCheck(table), b""
     while True:

@@ -16,7 +16,7 @@ from typing import Any
 from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import drop_accounts
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, add_totals
-from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS, Environment, row_pages
+from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import clear_failures
 from ledgerbeam.ledger.lmdb.tables import Transaction
@@ -214,12 +214,10 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     In a remote ledger, `number` is the number of the restart. Without `supersedes`, outputs are not superseded, because
     the new job writes to another folder.
     """
-    start = b""
     if not supersedes:
         txn.clear(tables.SUPERSEDED)
-    while supersedes and (rows := txn.page(tables.OUTPUTS, start, PAGE_ROWS)):
-        supersede(txn, rows, number)
-        start = rows[-1][0] + b"\0"
+    for page in txn.pages(tables.OUTPUTS) if supersedes else ():
+        supersede(txn, page, number)
     if number:
         txn.clear(tables.URLS)
     else:
@@ -232,13 +230,11 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
 
 def _disown_unread(txn: Transaction) -> None:
     """Remove the owner of URLs if it replaced another source and has no finished task: its index may be outdated."""
-    start = b""
-    while rows := txn.page(tables.SOURCES, start, PAGE_ROWS):
-        for source, row in rows:
+    for page in txn.pages(tables.SOURCES):
+        for source, row in page:
             is_read = txn.get(tables.COMPLETED, source) is not None or txn.get(tables.PENDING, source) is not None
             if read_source_fields(row).get("replaces") and not is_read:
                 txn.put_many(tables.URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])
-        start = rows[-1][0] + b"\0"
 
 
 def count_withdrawal(txn: Transaction) -> None:

@@ -124,6 +124,8 @@ _WHOLE = crc32(_SUM.pack(0))  # the CRC of any row followed by its own checksum
 
 Row = tuple[bytes, bytes]  # a key and its value
 
+PAGE_ROWS = 10_000  # number of rows of a page
+
 
 class StoredTable(NamedTuple):
     """A table of one ledger: LMDB's handle, and the seed of the checksums of its rows."""
@@ -253,6 +255,18 @@ class Transaction:
         The page ends with the row at which its values reach `most_bytes`, if it is given.
         """
         return self._tables[table].rows(self._page(table, start, size, most_bytes))
+
+    def pages(self, table: str, start: bytes = b"", most_bytes: int | None = None) -> Iterator[list[Row]]:
+        """Yield all rows of a table from the first key >= `start`, in pages; see `page`.
+
+        Other tables may be changed meanwhile.
+        """
+        seen, is_whole = 0, not start
+        while page := self.page(table, start, PAGE_ROWS, most_bytes):
+            yield page
+            seen, start = seen + len(page), page[-1][0] + b"\0"  # the least key after the last one
+        if is_whole:
+            self.require_all(table, seen)
 
     def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
         """Return the keys of `page`."""

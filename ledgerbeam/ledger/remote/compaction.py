@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
-from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
+from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.sources import numbers_of
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, GONE, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction, read_run_key
 from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded
@@ -87,9 +87,9 @@ def _compact(store: RemoteStore) -> Compaction:
     old = _parts_of(objects, manifests)
     # Other processes of this host fold meanwhile. A row that moves between tables from one read to the next (when a
     # source is replaced) would be in no part, although the snapshot covers the object with the registration.
-    with environment.hold() as held:
-        snapshot = _Snapshot(objects, held, manifests)
-        for segment in _segments(objects, held, segments, old, snapshot.number):
+    with environment.read() as txn:
+        snapshot = _Snapshot(objects, txn, manifests)
+        for segment in _segments(objects, txn, segments, old, snapshot.number):
             snapshot.add(segment)
     covers = [*segments, *manifests, *old]
     snapshot.finish(environment, covers)
@@ -105,11 +105,10 @@ def _compact(store: RemoteStore) -> Compaction:
 class _Snapshot:
     """A snapshot that is being written."""
 
-    def __init__(self, objects: Objects, held: Moment, before: Sequence[str]) -> None:
+    def __init__(self, objects: Objects, txn: Transaction, before: Sequence[str]) -> None:
         self._objects = objects
-        with held.read() as txn:
-            self.number = highest_number(txn)
-            job = lmdb_jobs.read_job(txn)
+        self.number = highest_number(txn)
+        job = lmdb_jobs.read_job(txn)
         self._job = None if job is None else job.fingerprint
         self._name = replay.snapshot_name(self.number, before)
         self.parts: dict[str, str] = {}
@@ -140,18 +139,18 @@ class _Snapshot:
 
 
 def _segments(
-    objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str], number: int
+    objects: Objects, txn: Transaction, names: Sequence[str], old: Mapping[str, str], number: int
 ) -> Iterator[Segment]:
     """Yield the parts of a snapshot, in the order of folding.
 
-    It has the rows of the sidecar at the moment `held`, whose greatest number is `number`. It replaces the segments
+    It has the rows of the sidecar in the transaction, whose greatest number is `number`. It replaces the segments
     `names`, and `old`: the parts of earlier snapshots, with their checksums.
     """
-    yield from _states(cutoff_pages(held), number)
-    yield from _sources(held)
-    yield from _open_leaves(objects, held, names, old)
-    yield from _rest(held, number)
-    yield from _deletions(objects, held, [name for name in names if replay.lists_deletions(name)])
+    yield from _states(cutoff_pages(txn), number)
+    yield from _sources(txn)
+    yield from _open_leaves(objects, txn, names, old)
+    yield from _rest(txn, number)
+    yield from _deletions(objects, txn, [name for name in names if replay.lists_deletions(name)])
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
@@ -161,7 +160,7 @@ def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
     return parts
 
 
-def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str]) -> Iterator[Segment]:
+def _open_leaves(objects: Objects, txn: Transaction, names: Sequence[str], old: Mapping[str, str]) -> Iterator[Segment]:
     """Yield the leaves of sources that are not complete, as they were written, grouped by their writers' numbers.
 
     Leaves of unregistered sources are included, so that a source whose outputs they overwrote stays open on every host.
@@ -170,8 +169,7 @@ def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapp
     count = 0
     for name, data in replay.read_listed(objects, [*names, *old], old):
         segment = decode_segment(data, f"{objects.url}/{name}")
-        with held.read() as txn:
-            leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
+        leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
         wanted.setdefault(segment.number, []).extend(leaves)
         count += len(leaves)
         if count >= _PART_LEAVES:
@@ -192,9 +190,9 @@ def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
             yield Segment(number, 0.0, leaves=leaves[start : start + _PART_LEAVES])
 
 
-def _sources(held: Moment) -> Iterator[Segment]:
+def _sources(txn: Transaction) -> Iterator[Segment]:
     """Yield the registered sources: for each page of sources, one segment for each number of a registration."""
-    for page in row_pages(held, SOURCES):
+    for page in txn.pages(SOURCES):
         rows = [decode(row) for _, row in page]
         found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
         for own, group in groupby(found, key=itemgetter(0)):
@@ -202,21 +200,19 @@ def _sources(held: Moment) -> Iterator[Segment]:
             yield Segment(own, 0.0, sources=[*map(read_source, columns)])
 
 
-def _rest(held: Moment, number: int) -> Iterator[Segment]:
+def _rest(txn: Transaction, number: int) -> Iterator[Segment]:
     """Yield the other rows of a sidecar that a snapshot keeps: state, runs and gone sources."""
-    yield from _states(state_pages(held), number)
-    for page in row_pages(held, RUNS):
+    yield from _states(state_pages(txn), number)
+    for page in txn.pages(RUNS):
         runs = {read_run_key(key): decode(row) for key, row in page}
         yield Segment(number, 0.0, runs=runs)
-    with held.read() as txn:
-        gone = [source for source, _ in txn.scan(GONE, b"")]
-        of_number = sidecar.read_number(txn, sidecar.KEY_GONE)
-    yield Segment(of_number, 0.0, gone=gone)
+    gone = [source for source, _ in txn.scan(GONE, b"")]
+    yield Segment(sidecar.read_number(txn, sidecar.KEY_GONE), 0.0, gone=gone)
 
 
-def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
+def _deletions(objects: Objects, txn: Transaction, names: Sequence[str]) -> Iterator[Segment]:
     """Yield the names of deleted outputs in segments, unless former snapshots repeat them; see `UnnamedOutputs`."""
-    kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
+    kept = {decode_superseded(row)[1] for page in txn.pages(SUPERSEDED) for _, row in page}
     for name, data in replay.read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")
         yield Segment(segment.number, 0.0, dropped=[name for name in segment.dropped if name not in kept])

@@ -36,7 +36,6 @@ from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
 from ledgerbeam.ledger.lmdb import failures as lmdb_failures
 from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
-from ledgerbeam.ledger.lmdb.environment import Moment, row_pages
 from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded, drop_stale, encode_superseded, read_retired, supersede
@@ -283,63 +282,62 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
 """Merge functions, in the order in which they must run."""
 
 
-def cutoff_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
+def cutoff_pages(txn: Transaction) -> Iterator[dict[str, _Rows]]:
     """Yield cutoffs and retired sources, which exclude earlier leaves, as values of ``state``, page by page."""
-    for page in row_pages(held, tables.CUTOFFS):
+    for page in txn.pages(tables.CUTOFFS):
         yield {"cutoffs": [[key.hex(), *decode(row)] for key, row in page]}
-    for page in row_pages(held, tables.RETIRED):
+    for page in txn.pages(tables.RETIRED):
         retired = ((key, *read_retired(row)) for key, row in page)
         yield {"retired": [[key.hex(), urls, number] for key, number, urls in retired]}
 
 
-def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
+def state_pages(txn: Transaction) -> Iterator[dict[str, _Rows]]:
     """Yield the other rows of a sidecar that a snapshot keeps, like `cutoff_pages`."""
-    for page in row_pages(held, tables.SOURCES):
-        yield from _source_state(held, page)
-    for page in row_pages(held, tables.STATISTICS, _STATISTICS_BYTES):
-        yield {"statistics": _statistics_rows(held, page)}
-    for page in row_pages(held, tables.APPLIED):
+    for page in txn.pages(tables.SOURCES):
+        yield from _source_state(txn, page)
+    for page in txn.pages(tables.STATISTICS, most_bytes=_STATISTICS_BYTES):
+        yield {"statistics": _statistics_rows(txn, page)}
+    for page in txn.pages(tables.APPLIED):
         fanned_out = (
             (key, lmdb_failures.passed_at(row))
             for key, row in page
             if len(row) == tables.DELTA.size + lmdb_failures.PASSED.size
         )
         yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
-    for page in row_pages(held, tables.FAILED):
+    for page in txn.pages(tables.FAILED):
         yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
-    for page in row_pages(held, tables.ATTEMPTS):
+    for page in txn.pages(tables.ATTEMPTS):
         died = ((key, lmdb_failures.TaskFailures.of(None, row)) for key, row in page)
         yield {"attempts": [[*_halves(key), task.task, [*map(list, sorted(task.deaths))]] for key, task in died]}
-    for page in row_pages(held, tables.SUPERSEDED):
+    for page in txn.pages(tables.SUPERSEDED):
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
-    for page in row_pages(held, tables.HISTORY):
+    for page in txn.pages(tables.HISTORY):
         yield {"history": [[*tables.HISTORY_KEY.unpack(key), *tables.HISTORY_ROW.unpack(row)] for key, row in page]}
-    for page in row_pages(held, tables.DURATIONS):
+    for page in txn.pages(tables.DURATIONS):
         yield {
             "durations": [[tables.DURATION_KEY.unpack(key)[0], *tables.DURATION_ROW.unpack(row)] for key, row in page]
         }
 
 
-def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
+def _source_state(txn: Transaction, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
     known = [(source, decode(row)) for source, row in page]
     complete: _Rows = []
     contradicted: _Rows = []
     tenures: _Rows = []
-    with held.read() as txn:
-        for source, _ in page:
-            done = txn.get(tables.COMPLETED, source)
-            if done is not None:
-                outputs = [decode_output(value)[0] for _, value in txn.scan(tables.OUTPUTS, source)]
-                completed, tally = tables.unpack_completion(done)
-                rows_of = txn.scan(tables.COUNTS, source) if txn.count(tables.COUNTS) else []
-                accounts = [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
-                about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
-                complete.append([*about, accounts] if accounts else about)
-                tenure = registration.read_cutoffs(txn, source)[0].tenure
-                tenures += [[source.hex(), tenure]] if tenure else []
-            elif registration.is_contradicted(txn, source):
-                contradicted.append([source.hex()])
+    for source, _ in page:
+        done = txn.get(tables.COMPLETED, source)
+        if done is not None:
+            outputs = [decode_output(value)[0] for _, value in txn.scan(tables.OUTPUTS, source)]
+            completed, tally = tables.unpack_completion(done)
+            rows_of = txn.scan(tables.COUNTS, source) if txn.count(tables.COUNTS) else []
+            accounts = [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
+            about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
+            complete.append([*about, accounts] if accounts else about)
+            tenure = registration.read_cutoffs(txn, source)[0].tenure
+            tenures += [[source.hex(), tenure]] if tenure else []
+        elif registration.is_contradicted(txn, source):
+            contradicted.append([source.hex()])
     yield {
         "replaces": [[source.hex()] for source, fields in known if "replaces" in fields],
         "replaced": [[source.hex(), fields["replaced"]] for source, fields in known if "replaced" in fields],
@@ -350,15 +348,14 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
     }
 
 
-def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
+def _statistics_rows(txn: Transaction, page: list[tuple[bytes, bytes]]) -> _Rows:
     """Return the statistics of the tasks of complete sources. For other sources, the leaves have the statistics."""
-    with held.read() as txn:
-        completed = txn.get_many(tables.COMPLETED, {key[:ID_BYTES] for key, _ in page})
-        return [
-            [*_halves(key), statistics_row(lmdb_accounts.decode_statistics(value))]
-            for key, value in page
-            if key[:ID_BYTES] in completed
-        ]
+    completed = txn.get_many(tables.COMPLETED, {key[:ID_BYTES] for key, _ in page})
+    return [
+        [*_halves(key), statistics_row(lmdb_accounts.decode_statistics(value))]
+        for key, value in page
+        if key[:ID_BYTES] in completed
+    ]
 
 
 def _halves(key: bytes) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import views as lmdb_views
 from ledgerbeam.ledger.lmdb.sources import number_of_retired, register, urls_of_sources
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_ID, META, RUNS, pack_completion
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_ID, META, PAGE_ROWS, RUNS, pack_completion
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, TaskCountsRow, Totals
@@ -221,7 +221,7 @@ def test_a_job_that_restarts_knows_which_sources_have_changed_since(store: LmdbS
 
 
 def test_a_job_that_restarts_looks_at_more_unread_sources_than_a_page(store: LmdbStore) -> None:
-    names = [str(number) for number in range(lmdb_environment.PAGE_ROWS + 3)]
+    names = [str(number) for number in range(PAGE_ROWS + 3)]
     store.open_job(Job("map", {"a": 1}))
     store.register([plain(name) for name in names])
     changed = [plain(name, "2") for name in names]
@@ -573,8 +573,8 @@ def test_failures_are_the_same_in_any_order(
     rest = order[len(some) :]
     compactor = folded(folder / "compactor", *some)
     parts = [Segment(part.number, 1e9, leaves=part.leaves) for part in some]
-    with compactor._open().hold() as held:
-        states = [Segment(3, 1e9, state=page) for page in state_pages(held)]
+    with compactor._open().read() as txn:
+        states = [Segment(3, 1e9, state=page) for page in state_pages(txn)]
     compactor.close()
     before = data.draw(st.integers(0, len(rest)))
     host = folded(folder / "host", *rest[:before])

@@ -196,7 +196,7 @@ def test_history_from_before_the_first_run_is_of_no_run(store: LmdbStore) -> Non
 
 
 def test_history_is_whole_however_many_pages_it_takes(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.ledger.lmdb.accounts._PAGE_ROWS", 2)
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.tables.PAGE_ROWS", 2)
     store._write(lambda txn: put_history(txn, {(step, 0): range(step, step + 7) for step in range(1, 6)}))
     assert [row.totals.tasks for row in store.history()] == [1, 2, 3, 4, 5]
     assert [row.totals.tasks for row in store.recorded().values()] == [15]

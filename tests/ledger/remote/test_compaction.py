@@ -279,8 +279,8 @@ def state_of(hosts: Hosts) -> list[Segment]:
     """Return the parts of the snapshot that a new host would make now."""
     store = hosts.store()
     objects, environment = store.parts()
-    with environment.hold() as held:
-        return list(compaction._segments(objects, held, objects.names("segments"), {}, len(objects.names("controls"))))
+    with environment.read() as txn:
+        return list(compaction._segments(objects, txn, objects.names("segments"), {}, len(objects.names("controls"))))
 
 
 @pytest.mark.parametrize("change", ["commit", "fail", "record_deaths", "forget", "replace"])

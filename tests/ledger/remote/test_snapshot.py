@@ -61,8 +61,8 @@ def merge(store: RemoteStore, number: int = 1, /, **state: Any) -> None:
 def rows_of(store: RemoteStore) -> dict[str, list[Any]]:
     """Everything that a snapshot would keep."""
     found: dict[str, list[Any]] = {}
-    with store._open().hold() as held:
-        for page in (*cutoff_pages(held), *state_pages(held)):
+    with store._open().read() as txn:
+        for page in (*cutoff_pages(txn), *state_pages(txn)):
             for name, rows in page.items():
                 found.setdefault(name, []).extend(decode(encode(rows)))
     return found
