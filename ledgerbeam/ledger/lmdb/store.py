@@ -224,18 +224,21 @@ class LmdbStore:
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
         """Make sources run again; see `LedgerStore.forget`. Its time grows with the number of registered sources."""
-        found = lmdb_sources.matching(self._open(), pattern)
-        return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
+        self.refresh()
+        return self._forget(lmdb_sources.matching(self._open(), pattern), failures_only=failures_only)
+
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        found = list(ids)
+        if found:
+            self._forget(found, failures_only=False)
+
+    def _forget(self, sources: Sequence[bytes], *, failures_only: bool) -> list[str]:
+        return self._write(lambda txn: lmdb_sources.forget(txn, sorted(sources), failures_only=failures_only))
 
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
         self._require_writable()
         if times:  # for a remote ledger, the times are recorded in the sidecar only
             self._open().write(lambda txn: lmdb_sources.note_file_times(txn, times))
-
-    def forget_sources(self, ids: Iterable[bytes]) -> None:
-        found = sorted(ids)
-        if found:
-            self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
 
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`. Each source is one transaction."""

@@ -391,27 +391,15 @@ class RemoteStore(LmdbStore):
         if self._job is not None:
             lmdb_jobs.check_fingerprint(txn, self._job, self.url)
 
-    def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
-        """Make sources run again; see `LedgerStore.forget`. Its time grows with the number of registered sources."""
-        self.refresh()
-        found = lmdb_sources.matching(self._open(), pattern)
-        with self._open().read() as txn:
-            urls = lmdb_sources.urls_of_sources(txn, found)
-        if found:
-            self._forget(found, failures_only=failures_only)
-        return urls
-
-    def forget_sources(self, ids: Iterable[bytes]) -> None:
-        found = list(ids)
-        if found:
-            self._forget(found)
-
-    def _forget(self, sources: Sequence[bytes], *, failures_only: bool = False) -> None:
+    def _forget(self, sources: Sequence[bytes], *, failures_only: bool) -> list[str]:
         def due(txn: Transaction) -> Mapping[str, Any]:
             noted = {} if failures_only else lmdb_withdrawal.noted_of(txn, sources)
             return {"sources": sources, "failures_only": failures_only, "withdrawn": noted}
 
-        self._create_control("forget", due)
+        urls = self._read(lambda txn: lmdb_sources.urls_of_sources(txn, sources))
+        if sources:
+            self._create_control("forget", due)
+        return urls
 
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
