@@ -187,7 +187,7 @@ def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
 def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
     for number, leaves in wanted.items():
         for start in range(0, len(leaves), _PART_LEAVES):
-            yield Segment(number, 0.0, leaves=leaves[start : start + _PART_LEAVES])
+            yield Segment(number, leaves=leaves[start : start + _PART_LEAVES])
 
 
 def _sources(txn: Transaction) -> Iterator[Segment]:
@@ -197,7 +197,7 @@ def _sources(txn: Transaction) -> Iterator[Segment]:
         found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
         for own, group in groupby(found, key=itemgetter(0)):
             columns = ([row[name] for name in ("url", "size", "version", "members") if name in row] for _, row in group)
-            yield Segment(own, 0.0, sources=[*map(read_source, columns)])
+            yield Segment(own, sources=[*map(read_source, columns)])
 
 
 def _rest(txn: Transaction, number: int) -> Iterator[Segment]:
@@ -205,9 +205,9 @@ def _rest(txn: Transaction, number: int) -> Iterator[Segment]:
     yield from _states(state_pages(txn), number)
     for page in txn.pages(RUNS):
         runs = {read_run_key(key): decode(row) for key, row in page}
-        yield Segment(number, 0.0, runs=runs)
+        yield Segment(number, runs=runs)
     gone = [source for source, _ in txn.scan(GONE, b"")]
-    yield Segment(sidecar.read_number(txn, sidecar.KEY_GONE), 0.0, gone=gone)
+    yield Segment(sidecar.read_number(txn, sidecar.KEY_GONE), gone=gone)
 
 
 def _deletions(objects: Objects, txn: Transaction, names: Sequence[str]) -> Iterator[Segment]:
@@ -215,10 +215,10 @@ def _deletions(objects: Objects, txn: Transaction, names: Sequence[str]) -> Iter
     kept = {decode_superseded(row)[1] for page in txn.pages(SUPERSEDED) for _, row in page}
     for name, data in replay.read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")
-        yield Segment(segment.number, 0.0, dropped=[name for name in segment.dropped if name not in kept])
+        yield Segment(segment.number, dropped=[name for name in segment.dropped if name not in kept])
 
 
 def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:
     for state in pages:
         if any(state.values()):
-            yield Segment(number, 0.0, state=state)
+            yield Segment(number, state=state)

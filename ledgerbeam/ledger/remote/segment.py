@@ -57,8 +57,8 @@ _T = TypeVar("_T")
 class Segment:
     """The entries that one writer recorded together. A payload has only the fields that are not empty."""
 
-    number: int  # the highest number of a control object (`controls`) that its writer had seen
-    at: float  # time of writing, seconds since 1970 UTC
+    number: int = 0  # the highest number of a control object (`controls`) that its writer had seen
+    at: float = 0.0  # time of writing, seconds since 1970 UTC
     job: str | None = None  # fingerprint of the job for which it was written; None if not given
     sources: Sequence[Source] = ()
     leaves: Sequence[Leaf] = ()

@@ -229,8 +229,9 @@ class RemoteStore(LmdbStore):
     ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
         """Apply a segment to the sidecar and create its object, or do neither. Refused leaves are left out.
 
-        Nothing is recorded if `change` returns None. Without a number, the segment has the number of this store's
-        run, or without a run the greatest number in the sidecar. Returns the result of `apply.apply_segment`.
+        Nothing is recorded if `change` returns None. The time, job and number of the segment are set here. Without a
+        number, it has the number of this store's run, or without a run the greatest number in the sidecar. Returns the
+        result of `apply.apply_segment`.
         """
         self._require_writable()
         at = round(time.time(), 6)
@@ -267,7 +268,7 @@ class RemoteStore(LmdbStore):
             # back.
             news = [source for source in sources if source.id not in known]
             back = list(txn.get_many(GONE, ids).keys() & known.keys())
-            return _segment(sources=news, back=back) if news or back else None
+            return Segment(sources=news, back=back) if news or back else None
 
         if sources:
             self._record(change)
@@ -279,7 +280,7 @@ class RemoteStore(LmdbStore):
 
         def change(txn: Transaction) -> Segment:
             self._require_own_job(txn)
-            return _segment(leaves=leaves, failures=failures)
+            return Segment(leaves=leaves, failures=failures)
 
         outcome, _ = self._record(change)
         if outcome.refused:
@@ -287,23 +288,23 @@ class RemoteStore(LmdbStore):
         return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
 
     def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
-        return self._record(lambda _: _segment(deaths=marks))[1]
+        return self._record(lambda _: Segment(deaths=marks))[1]
 
     def drop_stale(self, names: Iterable[str]) -> None:
         dropped = list(names)
         if dropped:
             with self._open().read() as txn:
                 number = highest_number(txn)  # includes all that this run has seen superseded since its start
-            self._record(lambda _: _segment(dropped=dropped), number)
+            self._record(lambda _: Segment(dropped=dropped), number)
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
         gone = list(ids)
-        self._record(lambda _: _segment(gone=gone))
+        self._record(lambda _: Segment(gone=gone))
 
     def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
         def change(txn: Transaction) -> Segment:
             lmdb_jobs.check_run(txn, run)
-            return _segment(runs={run: changed}, gone=gone)
+            return Segment(runs={run: changed}, gone=gone)
 
         self._record(change)
 
@@ -426,7 +427,7 @@ class RemoteStore(LmdbStore):
 
         control = self._create_control("forget", due)
         fault_point("withdraw.forgotten")
-        segment = _segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
+        segment = Segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
         if control is not None and segment.leaves:
             outcome, _ = self._record(lambda _: segment, control.number)
             if outcome.refused:
@@ -459,8 +460,3 @@ class RemoteStore(LmdbStore):
                 batch, size = {}, 0
         if batch:
             yield batch
-
-
-def _segment(**columns: Any) -> Segment:
-    """Return a segment with these columns. Its number, time and job are set when it is recorded."""
-    return Segment(number=0, at=0.0, **columns)
