@@ -24,7 +24,6 @@ from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, FAILED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb.views import CompletedIds
-from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
@@ -170,12 +169,6 @@ class LmdbStore:
         """Return for each source of a page whether it is complete; see `views` for the memory needed."""
         return self._completed.mask(self._open(), ids)
 
-    def completed_count(self) -> int:
-        return self._read(lambda txn: txn.count(COMPLETED))
-
-    def source_count(self) -> int:
-        return self._read(lambda txn: txn.count(SOURCES))
-
     def pending(self, source_id: bytes) -> int:
         with self._open().read() as txn:
             if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
@@ -310,9 +303,6 @@ class LmdbStore:
 
         self._write(change)
 
-    def records(self) -> RecordCounts:
-        return self._read(lambda txn: lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn)))
-
     def failed_mask(self, ids: Sequence[bytes], run: str = "") -> list[bool]:
         return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 
@@ -320,12 +310,11 @@ class LmdbStore:
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
 
-    def failure_count(self) -> int:
-        return self._read(lambda txn: txn.count(FAILED))
-
-    def output_count(self) -> int:
-        return self._read(lambda txn: txn.count(OUTPUTS))
-
+    completed_count = _reads(lambda txn: txn.count(COMPLETED))
+    source_count = _reads(lambda txn: txn.count(SOURCES))
+    failure_count = _reads(lambda txn: txn.count(FAILED))
+    output_count = _reads(lambda txn: txn.count(OUTPUTS))
+    records = _reads(lambda txn: lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn)))
     environment_id = _reads(lmdb_jobs.read_id)
     job = _reads(lmdb_jobs.read_job)
     runs = _reads(lmdb_jobs.all_runs)
