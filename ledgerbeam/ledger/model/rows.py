@@ -5,7 +5,7 @@ The measurements are working time, set-ups of user code, and audits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, Literal, NamedTuple
@@ -414,11 +414,7 @@ class SetUps(NamedTuple):
 
 def read_set_ups(value: Any) -> dict[str, Any]:
     """Check the recorded set-ups of a run. Raises ValueError."""
-    found = mapping(value)
-    if found.keys() != set(SetUps._fields):
-        raise ValueError(f"expected the keys {SetUps._fields} in the set-ups of a run, found {sorted(found)!r:.80}")
-    integer(found["times"])
-    return {"times": found["times"], **{name: seconds(found[name]) for name in ("seconds", "longest")}}
+    return _read_fields(value, "set-ups", {"times": integer, "seconds": seconds, "longest": seconds})
 
 
 class Audit(NamedTuple):
@@ -432,11 +428,14 @@ class Audit(NamedTuple):
 
 def read_audit(value: Any) -> dict[str, Any]:
     """Check the recorded audits of a run. Raises ValueError."""
+    return _read_fields(value, "audits", {"tasks": integer, "differ": integer, "found": text, "job": text})
+
+
+def _read_fields(value: Any, what: str, reads: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
     found = mapping(value)
-    if found.keys() != set(Audit._fields):
-        raise ValueError(f"expected the keys {Audit._fields} in the audits of a run, found {sorted(found)!r:.80}")
-    numbers = {name: integer(found[name]) for name in ("tasks", "differ")}
-    return {**numbers, "found": text(found["found"]), "job": text(found["job"])}
+    if found.keys() != reads.keys():
+        raise ValueError(f"expected the keys {tuple(reads)} in the {what} of a run, found {sorted(found)!r:.80}")
+    return {name: read(found[name]) for name, read in reads.items()}
 
 
 def audit_of(runs: list[dict[str, Any]], fingerprint: str) -> Audit:
