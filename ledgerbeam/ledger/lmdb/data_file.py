@@ -54,7 +54,7 @@ def publishing(path: str, sources: Iterable[bytes]) -> Iterator[None]:
     """Prevent the replacement of sources of a ledger while the body runs. Raises StorageError."""
     with ExitStack() as opened:
         with translated(path):
-            descriptor = opened.enter_context(_opened(path, os.O_RDONLY))
+            descriptor = opened.enter_context(data_opened(path, os.O_RDONLY))
             for place in _places(sources):
                 _lock(descriptor, fcntl.F_RDLCK, place, wait=True)
         yield
@@ -85,7 +85,7 @@ class Replacing:
         self._places = _places(sources)
         with translated(self._path):
             if self._descriptor is None:
-                self._descriptor = self._opened.enter_context(_opened(self._path, os.O_RDWR))
+                self._descriptor = self._opened.enter_context(data_opened(self._path, os.O_RDWR))
             for place in self._places:
                 if not _lock(self._descriptor, fcntl.F_WRLCK, place, wait=False):
                     raise BeingPublishedError
@@ -110,15 +110,6 @@ class Replacing:
 
 def _places(sources: Iterable[bytes]) -> list[int]:
     return sorted({_FIRST + int.from_bytes(source) % _PLACES for source in sources})
-
-
-@contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
-    with data_opened(path, flags) as descriptor:
-        try:
-            yield descriptor
-        finally:
-            _unlock(descriptor)  # a process forked meanwhile would keep the locks
 
 
 def _lock(descriptor: int, kind: int, place: int, *, wait: bool) -> bool:
@@ -169,12 +160,13 @@ class DataDescriptors:
 
 @contextlib.contextmanager
 def data_opened(path: str, flags: int) -> Iterator[int]:
-    """Open the data file once more, independently of the environment, and yield the descriptor."""
+    """Open the data file once more, independently of the environment, and yield the descriptor, for locks."""
     with _one_opens:
         descriptor = os.open(os.path.join(path, DATA_FILE), flags | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:
+        _unlock(descriptor)  # a process forked meanwhile would keep the locks
         with _one_opens:
             os.close(descriptor)
 
