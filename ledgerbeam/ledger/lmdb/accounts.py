@@ -291,16 +291,11 @@ def _summed(
     ]
 
 
-def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
-    """Count durations, in seconds, by step of the scale."""
+def add_durations(txn: Transaction, seconds: Sequence[float]) -> None:
+    """Add the durations of tasks, in seconds, to the table `durations`."""
     doublings = np.log2(np.maximum(np.asarray(seconds), _SHORTEST) / _SHORTEST)
     steps, counts = np.unique(np.minimum(np.rint(_STEPS_A_DOUBLING * doublings), _LAST_STEP), return_counts=True)
-    return {int(step): count for step, count in zip(steps.tolist(), counts.tolist(), strict=True)}
-
-
-def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
-    """Add numbers of tasks, by step of the scale, to the table `durations`."""
-    for step, count in steps.items():
+    for step, count in zip(steps.astype(np.int64).tolist(), counts.tolist(), strict=True):
         combine_row(txn, tables.DURATIONS, tables.DURATION_KEY.pack(step), tables.DURATION_ROW, [count], how=add)
 
 

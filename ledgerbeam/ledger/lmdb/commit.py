@@ -70,7 +70,7 @@ def record(
             txn, accounts.sum_parts(leaf.counts for leaf in outcome.fresh if leaf.counts is not None), 1
         )
     if outcome.fresh and not again:
-        accounts.add_durations(txn, accounts.duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
+        accounts.add_durations(txn, [leaf.leaf.seconds for leaf in outcome.fresh])
     if in_history and ((outcome.fresh and not again) or outcome.failures):
         counted = {"completed": len(outcome.completed), "failures": outcome.failures}
         accounts.add_to_history(txn, now, stamp.number if number is None else number, tally, **counted)

@@ -23,9 +23,9 @@ from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import (
+    add_durations,
     decode_account,
     decode_statistics,
-    duration_steps,
     encode_account,
     encode_statistics,
 )
@@ -66,8 +66,14 @@ def test_rows_stay_what_they_are_for_ever() -> None:
     assert tables.pack_completion(6, totals).hex() == "060000000100000002000000030000000400000005000000"
     assert tables.PENDING_ROW.pack(6, *totals)[:16].hex() == "06000000000000000100000000000000"
     assert tables.TALLY_ROW.size == 40
-    assert duration_steps([0.0, 1e-4, 0.01, 1.0, 1.0, 3600.0, 1e300]) == {0: 2, 53: 1, 106: 2, 201: 1, 8000: 1}
     assert tables.FORMAT == 3, "another number has a ledger whose rows are read otherwise"
+
+
+def test_durations_are_counted_by_steps_that_stay_what_they_are(store: LmdbStore) -> None:
+    store._write(lambda txn: add_durations(txn, [0.0, 1e-4, 0.01, 1.0, 1.0, 3600.0, 1e300]))
+    rows = store._write(lambda txn: txn.scan(tables.DURATIONS, b""))
+    found = {tables.DURATION_KEY.unpack(key)[0]: tables.DURATION_ROW.unpack(value)[0] for key, value in rows}
+    assert found == {0: 2, 53: 1, 106: 2, 201: 1, 8000: 1}
 
 
 LENGTHS = {
