@@ -118,7 +118,7 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     """Merge changed fields into the row of a run. Changes may arrive in any order. An unknown run is ignored."""
     if txn.get(tables.RUNS, tables.run_key(run)) is None:
         return
-    known = _get(txn, run)
+    known = get_run(txn, run)
     news = {name: value for name, value in changed.items() if value is not None}
     if (known["ended"] or 0) > news.get("ended", 0):
         news = {name: value for name, value in news.items() if name not in ("ended", "outcome", "tidied")}
@@ -134,7 +134,7 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
 
 def update_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     """Replace fields of the row of a run. Raises LedgerError for an unknown run."""
-    _put(txn, run, {**_get(txn, run), **changed})
+    _put(txn, run, {**get_run(txn, run), **changed})
 
 
 def noted(found: Noted) -> dict[str, Any]:
@@ -146,11 +146,6 @@ def noted(found: Noted) -> dict[str, Any]:
             return {"time": found.as_dict()}
         case Audit():
             return {"audit": found._asdict()}
-
-
-def check_run(txn: Transaction, run: str) -> None:
-    """Check that the ledger has a run. Raises LedgerError."""
-    _get(txn, run)
 
 
 def last_run(txn: Transaction) -> dict[str, Any] | None:
@@ -174,7 +169,8 @@ def _noted(name: str, *rows: Mapping[str, Any]) -> list[Any]:
     return [row[name] for row in rows if row.get(name)]
 
 
-def _get(txn: Transaction, run: str) -> dict[str, Any]:
+def get_run(txn: Transaction, run: str) -> dict[str, Any]:
+    """Return the row of a run. Raises LedgerError for an unknown run."""
     row = txn.get(tables.RUNS, tables.run_key(run))
     if row is None:
         raise LedgerError(f"run {run!r} is not in this ledger; pass an id that begin_run has returned")

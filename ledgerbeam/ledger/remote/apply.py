@@ -115,7 +115,8 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     others = list(named - known)
     registered = txn.get_many(SOURCES, others)
     return any(source not in registered and txn.get(RETIRED, source) is None for source in others) or (
-        txn.count(CUTOFFS) > 0 and any(registration.may_be_early(txn, source, segment.number) for source in others)
+        txn.count(CUTOFFS) > 0
+        and any(registration.read_cutoffs(txn, source)[0].may_lower_to(segment.number) for source in others)
     )
 
 

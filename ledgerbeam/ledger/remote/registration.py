@@ -213,11 +213,6 @@ def note_registration(txn: Transaction, source: bytes, number: int) -> None:
         _put_cutoffs(txn, source, *after)
 
 
-def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
-    """Return whether a leaf with `number` does not count now, but would after a registration with this number."""
-    return read_cutoffs(txn, source)[0].may_lower_to(number)
-
-
 def _put_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cutoff) -> None:
     txn.put(tables.CUTOFFS, source, encode([leaves.numbers, failures.numbers]))
 

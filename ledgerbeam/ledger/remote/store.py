@@ -303,7 +303,7 @@ class RemoteStore(LmdbStore):
 
     def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
         def change(txn: Transaction) -> Segment:
-            lmdb_jobs.check_run(txn, run)
+            lmdb_jobs.get_run(txn, run)  # raises for an unknown run
             return Segment(runs={run: changed}, gone=gone)
 
         self._record(change)

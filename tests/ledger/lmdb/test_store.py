@@ -474,7 +474,7 @@ def test_a_run_that_says_what_cannot_be_read_is_refused(store: LmdbStore) -> Non
         store._write(lambda txn: lmdb_jobs.add_run(txn, "000001", {"pid": "x"}, 1.0))
     assert store.runs() == []
     with pytest.raises(LedgerError, match="run '000001' is not in this ledger"):
-        store._write(lambda txn: lmdb_jobs.check_run(txn, "000001"))
+        store._write(lambda txn: lmdb_jobs.get_run(txn, "000001"))
 
 
 def test_a_ledger_without_an_id_of_its_form_is_damaged(store: LmdbStore) -> None:

@@ -22,7 +22,6 @@ from ledgerbeam.ledger.remote.registration import (
     Cutoff,
     contradict,
     hold_open,
-    may_be_early,
     merge_cutoffs,
     note_registration,
     read_cutoffs,
@@ -409,7 +408,7 @@ def test_cutoffs_of_leaves_and_of_failures_are_kept_apart(hosts: Hosts) -> None:
         environment.write(lambda txn: merge_cutoffs(txn, two, replaced, Cutoff(forgotten=5)))
     with environment.read() as txn:
         assert (read_cutoffs(txn, one), read_cutoffs(txn, two)) == ((Cutoff(), replaced), (replaced, Cutoff(0, 5)))
-        assert (may_be_early(txn, one, 6), may_be_early(txn, two, 6)) == (False, True)
+        assert [read_cutoffs(txn, source)[0].may_lower_to(6) for source in (one, two)] == [False, True]
     for source in (one, two, plain("three").id):
         environment.write(lambda txn, source=source: note_registration(txn, source, 6))  # type: ignore[misc]
     with environment.read() as txn:
