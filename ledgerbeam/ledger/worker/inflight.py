@@ -110,12 +110,6 @@ class InflightMarks:
         """Set the folder, normally ``<ledger>/run/<run>``, without creating or opening anything."""
         self.folder = os.path.abspath(folder)
 
-    def __reduce__(self) -> tuple[type[InflightMarks], tuple[str]]:
-        return InflightMarks, (self.folder,)
-
-    def __repr__(self) -> str:
-        return f"InflightMarks({self.folder!r})"
-
     def register(self) -> None:
         """Create and lock this worker's file. The lock shows that the worker is alive. `working_on` does this too.
 
