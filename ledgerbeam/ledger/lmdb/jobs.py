@@ -15,7 +15,7 @@ from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, job_changed_error
 from ledgerbeam.ledger.model.rows import Audit, SetUps, WorkTime, read_audit, read_set_ups, read_work_time
 from ledgerbeam.ledger.model.store import Noted
-from ledgerbeam.ledger.model.values import decode, encode, flag, integer, mapping, rows, seconds, text
+from ledgerbeam.ledger.model.values import decode, encode, flag, integer, mapping, recordable, rows, seconds, text
 
 MOST_LINES = 60  # largest number of lines of a message about the differences of two jobs
 
@@ -94,10 +94,8 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
 
 def require_info(info: Mapping[str, Any]) -> None:
     """Check the info of a run. Raises UsageError if the ledger could not decode a value after storing it."""
-    try:
+    with recordable("the info of a run", UsageError):
         _check_info(dict(info))
-    except ValueError as error:
-        raise UsageError(f"the info of a run cannot be recorded: {error}") from None
 
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:

@@ -23,6 +23,7 @@ from ledgerbeam.ledger.model.values import (
     lineage,
     mapping,
     output_name,
+    recordable,
     row,
     seconds,
     shown,
@@ -178,14 +179,12 @@ class Failure:
     broke: bool = False  # whether it counts as a death of the worker; see `task.FailedTask`
 
     def __post_init__(self) -> None:
-        try:
+        with recordable(f"the failure of {shown(self.task)}"):
             id_bytes(self.source_id)
             lineage(self.lineage)
             flag(self.broke)
             for name in ("task", "reason", "error"):
                 object.__setattr__(self, name, failure_text(getattr(self, name)))
-        except ValueError as error:
-            raise UnsupportedShapeError(f"the failure of {shown(self.task)} cannot be recorded: {error}") from None
 
 
 class Mark(NamedTuple):
@@ -197,12 +196,10 @@ class Mark(NamedTuple):
 
     def check(self) -> None:
         """Check the values. Raises UnsupportedShapeError."""
-        try:
+        with recordable(f"the open task {shown(self.name)}"):
             id_bytes(self.source_id)
             id_bytes(self.node)
             values.text(self.name)
-        except ValueError as error:
-            raise UnsupportedShapeError(f"the open task {shown(self.name)} cannot be recorded: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,27 @@ Every host reads a value that passes a check exactly as it was written. Each che
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger.model.identity import ID_BYTES
 
 LIMIT = 2**63 - 1  # greatest number of bytes, records and similar counts
 LAST_SECOND = 2**35  # upper limit of times, exclusive: the year 3058. All earlier times can be shown as dates.
 CHECKSUM_CHARACTERS = 256  # largest length of a checksum, in characters
+
+
+@contextmanager
+def recordable(what: str, kind: type[LedgerbeamError] = UnsupportedShapeError) -> Iterator[None]:
+    """Convert a ValueError of the body, which checks values, to an error that `what` cannot be recorded."""
+    try:
+        yield
+    except ValueError as error:
+        raise kind(f"{what} cannot be recorded: {error}") from None
 
 
 def integer(value: Any, low: int = 0) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
 from ledgerbeam.ledger.model.rows import Withdrawn, read_withdrawn, withdrawn_row
@@ -30,6 +30,7 @@ from ledgerbeam.ledger.model.values import (
     identity,
     integer,
     mapping,
+    recordable,
     rows,
     seconds,
     shown,
@@ -63,24 +64,20 @@ class Control:
 
     def __post_init__(self) -> None:
         """Check the values, of new and of decoded events."""
-        try:
-            self._check()
-        except ValueError as error:
-            raise UnsupportedShapeError(f"this event cannot be recorded: {error}") from None
-
-    def _check(self) -> None:
-        if integer(self.number, 1) > HIGHEST:
-            raise ValueError(f"expected an event number up to {HIGHEST}, found {self.number}")
-        if self.kind not in ("run", "forget", "accept", "restart"):
-            raise ValueError(f"expected the kind run, forget, accept or restart, found {shown(self.kind)}")
-        seconds(self.at)
-        text(self.token)
-        mapping(self.info)
-        flag(self.failures_only)
-        for source in (*self.sources, *self.withdrawn):
-            id_bytes(source)
-        if (self.job is None) == (self.kind in ("accept", "restart")):
-            raise ValueError(f"expected a job for accept and restart only, found {self.kind} with {shown(self.job)}")
+        with recordable("this event"):
+            if integer(self.number, 1) > HIGHEST:
+                raise ValueError(f"expected an event number up to {HIGHEST}, found {self.number}")
+            if self.kind not in ("run", "forget", "accept", "restart"):
+                raise ValueError(f"expected the kind run, forget, accept or restart, found {shown(self.kind)}")
+            seconds(self.at)
+            text(self.token)
+            mapping(self.info)
+            flag(self.failures_only)
+            for source in (*self.sources, *self.withdrawn):
+                id_bytes(source)
+            if (self.job is None) == (self.kind in ("accept", "restart")):
+                found = f"{self.kind} with {shown(self.job)}"
+                raise ValueError(f"expected a job for accept and restart only, found {found}")
 
     @property
     def run(self) -> str:
@@ -151,10 +148,8 @@ def decode_control(data: bytes, url: str) -> Control:
 
 def encode_ledger(token: str, job: Job) -> bytes:
     """Encode ``job.json``: the ledger's id and its first job."""
-    try:
+    with recordable("this job"):
         about = {**job.as_row(), "pipeline": text(job.pipeline), "parameters": mapping(dict(job.parameters))}
-    except ValueError as error:
-        raise UnsupportedShapeError(f"this job cannot be recorded: {error}") from None
     return encode({"format": LEDGER_FORMAT, "ledger": token, **about, "fingerprint": job.fingerprint})
 
 

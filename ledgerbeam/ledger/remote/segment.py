@@ -22,7 +22,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Protocol, TypeVar
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
 from ledgerbeam.ledger.lmdb.jobs import RUN_FIELDS
 from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
@@ -37,6 +37,7 @@ from ledgerbeam.ledger.model.values import (
     lineage,
     mapping,
     output_name,
+    recordable,
     row,
     rows,
     seconds,
@@ -73,25 +74,20 @@ class Segment:
 
     def __post_init__(self) -> None:
         """Check the values, of new and of decoded segments; sources, leaves and failures have checked themselves."""
-        try:
-            self._check()
-        except ValueError as error:
-            raise UnsupportedShapeError(f"these rows of the ledger cannot be recorded: {error}") from None
-
-    def _check(self) -> None:
-        integer(self.number)
-        flag(self.again)
-        seconds(self.at)
-        if self.job is not None:
-            text(self.job)
-        for name in self.dropped:
-            output_name(name)
-        for mark in self.deaths:
-            mark.check()
-        for run, changed in (self.runs or {}).items():
-            _check_run(run, changed)
-        for source in (*self.back, *(self.gone or ())):
-            id_bytes(source)
+        with recordable("these rows of the ledger"):
+            integer(self.number)
+            flag(self.again)
+            seconds(self.at)
+            if self.job is not None:
+                text(self.job)
+            for name in self.dropped:
+                output_name(name)
+            for mark in self.deaths:
+                mark.check()
+            for run, changed in (self.runs or {}).items():
+                _check_run(run, changed)
+            for source in (*self.back, *(self.gone or ())):
+                id_bytes(source)
 
 
 def encode_segment(segment: Segment) -> bytes:
