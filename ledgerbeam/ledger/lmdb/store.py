@@ -106,12 +106,15 @@ class LmdbStore:
         """Open the environment now, to raise its errors early; see `opening.open_store` for them."""
         if create:
             require_room(self._path)
-        environment = acquire(self._path, read_only=self._read_only, create=create, map_bytes=self._map_bytes)
+        self._adopt(acquire(self._path, read_only=self._read_only, create=create, map_bytes=self._map_bytes))
+
+    def _adopt(self, environment: Environment) -> None:
+        """Use an environment that was just acquired, unless another thread was faster."""
         with self._lock:
             if self._environment is None:
                 self._environment = environment
                 return
-        release(environment)  # another thread has opened it
+        release(environment)
 
     def close(self) -> None:
         """Close the environment. The next use of the store opens it again."""

@@ -21,7 +21,6 @@ import fcntl
 import os
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -108,7 +107,6 @@ class RemoteStore(LmdbStore):
         self._is_maker = False  # whether this store created the ledger; checked when a run starts
         self._writer = ""
         self._sequence = 0
-        self._naming = threading.Lock()
         self.claimed: list[str] = []  # names of the claims in the listing of the last refresh
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -160,11 +158,7 @@ class RemoteStore(LmdbStore):
                 environment = self._acquire()
         if ledger and _ledger_of(environment) is None:
             environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, ledger))
-        with self._lock:
-            if self._environment is None:
-                self._environment = environment
-                return data
-        release(environment)  # another thread was faster
+        self._adopt(environment)
         return data
 
     def _usable(self, ledger: bytes) -> Environment | None:
@@ -185,7 +179,6 @@ class RemoteStore(LmdbStore):
         """Drop the state inherited by a forked process."""
         super().forget_parent()
         self._writer = ""
-        self._naming = threading.Lock()
 
     def refresh(self) -> None:
         self._fold()
@@ -218,12 +211,6 @@ class RemoteStore(LmdbStore):
 
     # Recording
 
-    def _next_name(self, segment: Segment, number: int) -> str:
-        with self._naming:
-            self._writer = self._writer or writer_name()
-            self._sequence += 1
-            return segment_name(segment, number, self._writer, self._sequence)
-
     def _record(
         self, change: Callable[[Transaction], Segment | None], number: int | None = None
     ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
@@ -250,7 +237,9 @@ class RemoteStore(LmdbStore):
                 if not good and not whole.failures:
                     return outcome, quarantined
                 whole = dataclasses.replace(whole, leaves=good)
-            name = names.setdefault(numbered, self._next_name(segment, numbered))
+            self._writer = self._writer or writer_name()
+            self._sequence += 1  # other threads wait for this transaction
+            name = names.setdefault(numbered, segment_name(segment, numbered, self._writer, self._sequence))
             mark_folded(txn, name)
             fault_point("record.before")
             create_own(self._objects, name, encode_segment(whole))
@@ -293,8 +282,7 @@ class RemoteStore(LmdbStore):
     def drop_stale(self, names: Iterable[str]) -> None:
         dropped = list(names)
         if dropped:
-            with self._open().read() as txn:
-                number = highest_number(txn)  # includes all that this run has seen superseded since its start
+            number = self._read(highest_number)  # includes all that this run has seen superseded since its start
             self._record(lambda _: Segment(dropped=dropped), number)
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
@@ -353,9 +341,7 @@ class RemoteStore(LmdbStore):
         Raises LedgerDamagedError if ``job.json`` was deleted: the job of the existing runs is then unknown.
         """
         self._require_writable()
-        with self._open().read() as txn:
-            is_lost = lmdb_jobs.read_job(txn) is None and highest_number(txn) > 0
-        if is_lost:
+        if self._read(lambda txn: lmdb_jobs.read_job(txn) is None and highest_number(txn) > 0):
             # The folded objects must not be taken for a part of the ledger that is created here next.
             self._open().write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, b"lost"))
             raise self._lost_error()

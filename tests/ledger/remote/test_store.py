@@ -527,14 +527,12 @@ def test_a_store_in_a_forked_process_waits_for_no_thread_of_its_parent_and_has_a
     store = hosts.store()
     for name in ("first", "second"):
         store.register([plain(name)])
-    held = [store._naming, store._lock]
-    for lock in held:
-        assert lock.acquire(timeout=1)
+    held = store._lock
+    assert held.acquire(timeout=1)
     store.forget_parent()
     assert store._environment is None
     store.register([plain("third")])
-    for lock in held:
-        lock.release()
+    held.release()
     writers = [name.split("/")[-1].rpartition("-")[0] for name in hosts.objects.names("segments")]
     assert sorted(writers.count(writer) for writer in set(writers)) == [1, 2]
 
