@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,8 @@ def cluster(forests: str, out: str) -> None:
     if forest is None:
         raise ValueError(f"{forests}: no pairs")
     with stats.collecting():
-        gone = FindClusters(as_rows=False).found(Trees.whole(forest))
+        trees = Trees.whole(forest)
+        gone = FindClusters(as_rows=False, trees=lambda _: trees).found(cast(Any, None))
     (run,) = HashEncoder(_CUTS).encode(gone)
     publish_bytes(f"{out}/gone{run.ending}", run.data)
     print(len(gone))

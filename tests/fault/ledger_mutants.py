@@ -32,7 +32,7 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.remote import apply as sidecars
-from ledgerbeam.ledger.remote import compaction
+from ledgerbeam.ledger.remote import compaction, registration
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import segment as segments
 from ledgerbeam.ledger.remote.sink import RemoteSink
@@ -377,8 +377,8 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
     "a lineage count is dropped": ("completion", _drop_a_count),
     "a duplicate is counted twice": ("repetition", _count_duplicates),
     "results are not compared": ("purity", _returns(lmdb_commit._SourceCommit, "_compare_outputs", True)),
-    "cutoffs are ignored": ("simulation", _returns(sidecars, "cutoffs", (0, 0))),
-    "the folded mark is not written": ("folding once", _returns(sidecars, "mark_folded", None)),
+    "cutoffs are ignored": ("simulation", _returns(registration, "cutoffs", (0, 0))),
+    "the folded mark is not written": ("folding once", _returns(registration, "mark_folded", None)),
     "the manifest is written before its parts": ("simulation", _manifest_first),
     "covered objects are deleted before the manifest": ("broken compaction", _delete_first),
     "open leaves are left out of a snapshot": ("broken compaction", _returns(compaction, "_open_leaves", ())),
