@@ -23,6 +23,9 @@ SIZE = 5 * GIGABYTE
 LIMIT = 1.2
 """Wall time for each of the faster peer."""
 
+BARE_LIMIT = 1.3
+"""CPU time for each of the bare loop."""
+
 ROUNDS = 2
 _NAMES = {"duckdb": "DuckDB", "polars": "Polars"}
 _GROUP_ROWS = 32_768
@@ -42,6 +45,7 @@ def rows(data: Data) -> Iterator[Row]:
         name: [str(python), "-m", "benchmarks.peer_columns", name, f"{folder}/in", f"{folder}/{name}"]
         for name in _NAMES
     }
+    commands["bare"] = [sys.executable, "-m", "benchmarks.peer_columns", "bare", f"{folder}/in", f"{folder}/bare"]
     found: dict[str, list[Measured]] = {name: [] for name in commands}
     for _ in range(ROUNDS):
         for name, command in commands.items():
@@ -59,6 +63,14 @@ def rows(data: Data) -> Iterator[Row]:
         " x",
         ours=_shown(best["ours"]),
         other=f"{_NAMES[fastest]}; " + ", ".join(f"{_NAMES[name]} {_shown(best[name])}" for name in _NAMES),
+    )
+    yield most_row(
+        f"{label}, CPU time, vs a bare loop of pyarrow",
+        best["ours"].cpu / best["bare"].cpu,
+        BARE_LIMIT,
+        " x",
+        ours=_shown(best["ours"]),
+        other=f"bare loop {_shown(best['bare'])}",
     )
 
 
@@ -93,7 +105,7 @@ def _ours(folder: Path) -> list[str]:
 
 def _check(folder: Path) -> None:
     """Refuse programs that have not written the same rows."""
-    sums = {name: _sums(folder / name) for name in ("ours", *_NAMES)}
+    sums = {name: _sums(folder / name) for name in ("ours", *_NAMES, "bare")}
     for name, found in sums.items():
         if found != sums["ours"]:
             raise RuntimeError(f"{folder / name}: expected {sums['ours']} (rows, sums of numbers), found {found}")

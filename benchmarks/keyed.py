@@ -22,7 +22,10 @@ MEMORY = 1_000_000_000
 LIMIT = 1.0
 """Greatest ratio of the wall time to that of DuckDB, which respects the memory limit."""
 
-_NAMES = {"duckdb": "DuckDB", "polars": "Polars"}
+BARE_LIMIT = 1.3
+"""Greatest ratio of the CPU time to that of a bare loop of two processes with orjson."""
+
+_NAMES = {"duckdb": "DuckDB", "polars": "Polars", "bare": "bare loop"}
 _REPEATED = 50_000  # first lines of each file that occur again at its end
 
 
@@ -47,7 +50,7 @@ def rows(data: Data) -> Iterator[Row]:
         found = {"ours": _run(folder, "ours", [*command, "--to", "jsonl", *places])}
         for name in _NAMES:
             peer = [
-                str(python),
+                sys.executable if name == "bare" else str(python),
                 "-m",
                 "benchmarks.peer_keyed",
                 name,
@@ -65,6 +68,14 @@ def rows(data: Data) -> Iterator[Row]:
             " x",
             ours=_shown(found["ours"]),
             other=", ".join(f"{_NAMES[name]} {_shown(found[name])}" for name in _NAMES),
+        )
+        yield most_row(
+            f"{label.partition(',')[0]}, CPU time, vs a bare loop of orjson",
+            found["ours"].cpu / found["bare"].cpu,
+            BARE_LIMIT,
+            " x",
+            ours=_shown(found["ours"]),
+            other=_shown(found["bare"]),
         )
         for name in ("ledger", *found):
             shutil.rmtree(folder / name)

@@ -10,8 +10,12 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from benchmarks.peer_sorts import FIELD, THREADS
 
@@ -47,7 +51,57 @@ def polars(work: str, folder: str, out: str, memory: int) -> None:
     found.sink_ndjson(f"{out}/all.jsonl")
 
 
-PROGRAMS: dict[str, Callable[[str, str, str, int], None]] = {"duckdb": duckdb, "polars": polars}
+def bare(work: str, folder: str, out: str, memory: int) -> None:
+    """Two processes with orjson and nothing else, which divide the records by key: the least that the work costs.
+
+    Each process writes lines to files by the hash of their key. Then it reads one of these files at a time.
+    """
+    del memory
+    sides = {"left": sorted(Path(folder, "left").glob("*.jsonl"))}
+    if work == "join":
+        sides["right"] = [Path(folder, "right.jsonl")]
+    key = "text" if work == "dedup" else FIELD
+    with ProcessPoolExecutor(THREADS) as pool:
+        for side, paths in sides.items():
+            list(pool.map(partial(_divide, key, side, out), paths))
+        list(pool.map(partial(_bare_part, work, key, out), range(_PARTS)))
+
+
+_PARTS = 32
+
+
+def _divide(key: str, side: str, out: str, path: Path) -> None:
+    loads = importlib.import_module("orjson").loads
+    with ExitStack() as opened:
+        parts = (Path(out, f"{side}-{part}-{path.name}") for part in range(_PARTS))
+        files = [opened.enter_context(part.open("wb")) for part in parts]
+        for line in opened.enter_context(path.open("rb")):
+            files[crc32(loads(line)[key].encode()) % _PARTS].write(line)
+
+
+def _bare_part(work: str, key: str, out: str, part: int) -> None:
+    orjson: Any = importlib.import_module("orjson")
+    loads, dumps, newline = orjson.loads, orjson.dumps, orjson.OPT_APPEND_NEWLINE
+    lefts = (line for path in sorted(Path(out).glob(f"left-{part}-*")) for line in path.open("rb"))
+    with Path(out, f"part-{part}.jsonl").open("wb") as made:
+        if work == "dedup":
+            known = set()
+            for line in lefts:
+                value = loads(line)[key]
+                if value not in known:
+                    known.add(value)
+                    made.write(line)
+        else:
+            rights = (line for path in Path(out).glob(f"right-{part}-*") for line in path.open("rb"))
+            by_key = {value[key]: value for value in map(loads, rights)}
+            for value in map(loads, lefts):
+                if (other := by_key.get(value[key])) is not None:
+                    made.write(dumps({**value, **other}, option=newline))
+    for path in Path(out).glob(f"*-{part}-*"):
+        path.unlink()
+
+
+PROGRAMS: dict[str, Callable[[str, str, str, int], None]] = {"duckdb": duckdb, "polars": polars, "bare": bare}
 
 
 if __name__ == "__main__":

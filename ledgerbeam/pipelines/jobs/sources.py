@@ -267,9 +267,10 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
 
     Patterns with wildcards, or with the suffix of a format, are not checked.
     """
-    may_be = [*filter(_may_be_folder, patterns)]
-    shar = load_extension("ledgerbeam.folders", "shar")() if may_be else None  # imports NumPy
-    folders = [pattern for pattern in may_be if shar.holds(pattern, options)]
+    folders = [*filter(_may_be_folder, patterns)]
+    if folders:
+        shar = load_extension("ledgerbeam.folders", "shar")()  # imports NumPy
+        folders = [folder for folder in folders if shar.holds(folder, options)]
     if folders and len(folders) < len(patterns):
         other = next(pattern for pattern in patterns if pattern not in folders)
         raise UsageError(
