@@ -329,6 +329,8 @@ def is_columnar(kind: object) -> TypeIs[ColumnFormat]:
 
 def json_value(record: Any) -> Any:
     """Return the JSON value of a record: the result of its method `as_json`, or the record itself without one."""
+    if type(record) is dict:
+        return record
     as_json = getattr(type(record), "as_json", None)
     return record if as_json is None else as_json(record)
 

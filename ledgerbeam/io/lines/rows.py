@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import getitem
 from typing import Any, Self
 
 from ledgerbeam._base.lazy import NDArray, np
@@ -77,8 +78,12 @@ class ByteRows(Sequence[bytes]):
         return self.buffers[start >> _SHIFT][offset : offset + length]
 
     def __iter__(self) -> Iterator[bytes]:
-        buffers, places = self.buffers, zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
-        return (buffers[start >> _SHIFT][(at := start & _OFFSET) : at + length] for start, length in places)
+        firsts = self.starts & _OFFSET
+        slices = map(slice, firsts.tolist(), (firsts + self.lengths).tolist())
+        if len(self.buffers) == 1:  # the loop runs in C
+            return map(self.buffers[0].__getitem__, slices)
+        buffers = map(self.buffers.__getitem__, (self.starts >> _SHIFT).tolist())
+        return map(getitem, buffers, slices)
 
     def __eq__(self, other: object) -> bool:
         """Return whether another sequence has the same rows."""
