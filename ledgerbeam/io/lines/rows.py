@@ -83,7 +83,8 @@ class ByteRows(Sequence[bytes]):
         if len(self.buffers) == 1:  # the loop runs in C
             return map(self.buffers[0].__getitem__, slices)
         buffers = map(self.buffers.__getitem__, (self.starts >> _SHIFT).tolist())
-        return map(getitem, buffers, slices)
+        cut: Any = getitem  # its types name no buffers
+        return map(cut, buffers, slices)
 
     def __eq__(self, other: object) -> bool:
         """Return whether another sequence has the same rows."""
