@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from ledgerbeam.io.any_source import RecordStream, index_source
     from ledgerbeam.io.any_source import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
+    from ledgerbeam.pipelines.calls.columns import annotate, decontaminate, select
     from ledgerbeam.pipelines.calls.convert import convert, materialize
     from ledgerbeam.pipelines.calls.dedup import dedup
     from ledgerbeam.pipelines.calls.exchanges import group, join, repartition, shuffle, sort, split
@@ -74,7 +75,9 @@ __all__ = [
     "TasksFailedError",
     "UsageError",
     "__version__",
+    "annotate",
     "convert",
+    "decontaminate",
     "dedup",
     "group",
     "index",
@@ -90,6 +93,7 @@ __all__ = [
     "repartition",
     "run",
     "run_flow",
+    "select",
     "shuffle",
     "sort",
     "split",

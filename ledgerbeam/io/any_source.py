@@ -6,12 +6,12 @@ import contextlib
 import logging
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
-from ledgerbeam._base.extensions import extension_names, load_extension
+from ledgerbeam._base.extensions import extension_names, load_extension, load_reference
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
 from ledgerbeam.io.compression.content import open_content
@@ -26,6 +26,9 @@ from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed, st
 from ledgerbeam.io.storage.urls import canonical_url
 
 _log = library_logger(__name__)
+
+Folders = str | PathLike[str] | Sequence[str | PathLike[str]]
+_SELECTED = "ledgerbeam.sources.selected:open_selected"  # of a higher layer, which knows columns
 
 
 class FolderKind(Protocol):
@@ -97,6 +100,8 @@ def open_any(
     configured: Iterable[Format] = (),
     index_root: str | PathLike[str] | None = None,
     index_rule: Rule = "scheme",
+    with_: Folders = (),
+    where: str | Callable[..., Any] | None = None,
 ) -> Reader: ...
 
 
@@ -123,6 +128,8 @@ def open_any(
     configured: Iterable[Format] = (),
     index_root: str | PathLike[str] | None = None,
     index_rule: Rule = "scheme",
+    with_: Folders = (),
+    where: str | Callable[..., Any] | None = None,
 ) -> Reader | RecordStream: ...
 
 
@@ -135,6 +142,8 @@ def open_any(
     configured: Iterable[Format] = (),
     index_root: str | PathLike[str] | None = None,
     index_rule: Rule = "scheme",
+    with_: Folders = (),
+    where: str | Callable[..., Any] | None = None,
 ) -> Reader | RecordStream:
     """Open a source of any format.
 
@@ -147,6 +156,9 @@ def open_any(
         configured: Formats with options, such as ``TarFormat(group="key")``.
         index_root: Folder of all indexes, as for `index_source` and ``ledgerbeam index``; None: beside the sources.
         index_rule: Paths of indexes in this folder: by scheme and path of the source, or as in lhotse.
+        with_: Folder of columns that `annotate` wrote for the source; or several.
+        where: Condition over these columns: SQL, or a function that takes a `pyarrow.RecordBatch` of the columns and
+            returns a mask, or its name ``module:function``. The reader then has only the selected records.
 
     Returns:
         A `Reader`, or a `RecordStream`. `is_indexed` distinguishes them, and `why` of a stream is its reason.
@@ -160,16 +172,22 @@ def open_any(
         UsageError: The name has no suffix of a known format.
     """
     url, formats = os.fspath(url), tuple(configured)
+    if where is not None:
+        if indexed is False:
+            raise UsageError(f"{url}: where reads records by number; leave indexed=False out")
+        rest = {"index": index, "configured": formats, "index_root": index_root, "index_rule": index_rule}
+        selected: Reader = load_reference(_SELECTED)(url, with_, where, storage_options, **rest)
+        return selected
     if index is not None and index_root is not None:
         raise UsageError(f"{url}: found both index and index_root; pass one of them")
-    where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
+    location = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
     why = "a stream was asked for"
     folder = _dataset_folder(url, storage_options, formats)
     if indexed is not False:
         try:
             if folder is not None:
                 return folder.kind.open(folder.url, storage_options)
-            return open_source(url, index, storage_options, configured=formats, location=where)
+            return open_source(url, index, storage_options, configured=formats, location=location)
         except (IndexError_, NotIndexableError) as error:
             if indexed or index is not None:
                 raise

@@ -137,6 +137,15 @@ class Records(OrderedNode):
         if close is not None:
             close()
 
+    @property
+    def _selected(self) -> Positions | None:
+        """The numbers of the selected records in their source; None if all records are read."""
+        return getattr(self.records, "numbers", None)
+
+    def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
+        selected = self._selected
+        return super().tokens_of(numbers if selected is None else selected[numbers], epoch)
+
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         return self._read(numbers.tolist())
 
@@ -164,7 +173,8 @@ class Records(OrderedNode):
             return {"name": self.name, "size": len(self)}
         files = [describe_source(info) for info in self._files]
         described = files[0] if len(files) == 1 else {"url": self.records.url, "files": files}
-        return {**described, "records": len(self)}
+        condition = {} if self._selected is None else self.records.where.parameters()
+        return {**described, "records": len(self), **condition}
 
     @property
     def _files(self) -> list[FileInfo]:
@@ -179,9 +189,15 @@ class Records(OrderedNode):
 
     def _number(self, token: Token) -> int:
         try:
-            return operator.index(token)
+            number = operator.index(token)
         except TypeError as error:
             raise UsageError(f"{self!r}: expected a token that is a record's number, found {token!r}") from error
+        if (selected := self._selected) is None:
+            return number
+        place = int(selected.searchsorted(number))
+        if place == len(selected) or selected[place] != number:
+            raise IndexError(f"{self!r}: record {number} is not selected")
+        return place
 
 
 class IndexedManifest(Records):

@@ -34,6 +34,8 @@ class OutputShard:
         source: URL of the source that it was made from; for a pack the URL of the first member.
         first: The first record of the source that the shard was made from.
         index: Name of its index, if one was written with it.
+        source_id: The 16 bytes of `Source.id`.
+        source_version: Version of the source; empty for a pack.
     """
 
     name: str
@@ -43,6 +45,8 @@ class OutputShard:
     source: str
     first: int
     index: str | None = None
+    source_id: bytes = b""
+    source_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class DatasetManifest:
             row.url,
             output.first,
             None if index is None else index.output.name.removeprefix(folder),
+            row.source_id,
+            row.version,
         )
 
     def _state(self) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from ledgerbeam._base.lazy import NDArray, np
@@ -24,7 +24,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, recognize
 from ledgerbeam.io.formats.format import StreamAdvisor, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_no_columns
-from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, scan_stream, split_source_raw
+from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, raw_of, scan_stream, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes, is_outdated
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.fetch import takes_ranges
@@ -40,6 +40,7 @@ from ledgerbeam.sources.kind import (
     StreamCut,
     StreamReader,
     TaskLimits,
+    Unreadable,
     current_file,
     is_content,
     lacks_store_version,
@@ -51,6 +52,7 @@ from ledgerbeam.sources.kind import (
     with_file_marks,
 )
 from ledgerbeam.sources.listing import index_of
+from ledgerbeam.user_code.guards import message_of
 
 _log = library_logger(__name__)
 
@@ -254,7 +256,8 @@ class _OffsetFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         reader, kind, form = self.sources.open_file(source), self.type.by_position(), self.sources.reading
-        return _OpenedFile(reader, partial(form.span, kind, reader), fetches=form.fetches(kind, reader))
+        some = partial(_some_of_offsets, form, kind, reader)
+        return _OpenedFile(reader, partial(form.span, kind, reader), some, fetches=form.fetches(kind, reader))
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
@@ -348,7 +351,8 @@ class ColumnFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         reader = self.sources.open_columns(source, self.format)
-        return _OpenedFile(reader, partial(self.sources.reading.rows, reader))
+        form = self.sources.reading
+        return _OpenedFile(reader, partial(form.rows, reader), partial(_some_of_columns, form, reader))
 
 
 @dataclass(frozen=True)
@@ -367,21 +371,66 @@ class PackedFiles(SourceKind):
 
 
 class _OpenedFile:
-    def __init__(self, reader: Reader, read: Callable[..., Any], *, fetches: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, read: Callable[..., Any], some: Callable[..., Any], *, fetches: bool = False
+    ) -> None:
         self.fetches = fetches
         self.read_span, self.read_each = read, partial(read, each=True)
+        self.read_some = some
         self.read_raw, self.close = reader.read_raw, reader.close
+
+
+def _some_of_offsets(
+    form: Form, kind: OffsetFormat, reader: Reader, numbers: NDArray[np.int64], *, each: bool = False
+) -> Any:
+    if kind.ends_at_newlines:
+        return form.of_raw(kind, reader.url, raw_of(reader, numbers), each=each)
+    records = numbers.tolist()
+    try:
+        return form.of_values(reader, numbers, reader.read_many(records))
+    except RecordError:
+        if not each:
+            raise
+    return form.of_values(reader, numbers, [_or_unreadable(reader, record) for record in records])
+
+
+def _or_unreadable(reader: Reader, record: int) -> Any:
+    try:
+        return reader[record]
+    except RecordError as error:
+        return Unreadable(message_of(error))
+
+
+def _some_of_columns(form: Form, reader: ColumnReader, numbers: NDArray[np.int64], *, each: bool = False) -> Any:
+    """Read records of a columnar file, from the row groups that have any of them."""
+    ends = np.cumsum([group.rows for group in reader.groups])
+    cuts: Any = np.searchsorted(numbers, np.r_[0, ends]).tolist()
+    parts = [reader.read_batch(0, 0)]
+    for first, last in pairwise(cuts):
+        if first < last:
+            start, stop = int(numbers[first]), int(numbers[last - 1]) + 1
+            parts.append(reader.read_batch(start, stop).take(numbers[first:last] - start))
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
+
+    table = parts[1] if len(parts) == 2 else pa.concat_tables(parts)
+    return form.of_table(reader, numbers, table, each=each)
 
 
 class _WatchedStream:
     def __init__(self, reader: SpanReader, kind: OffsetFormat, watch: SourceWatch, form: Form) -> None:
         self._reader = reader
         self._watch = watch
-        self._split = partial(form.split, kind)
+        self._kind = kind
+        self._form = form
 
     def read(self, span: StreamSpan, *, each: bool = False) -> Any:
         with self._watch:
-            return self._split(self._reader.read_data(span), self._reader.url, span, each=each)
+            return self._form.split(self._kind, self._reader.read_data(span), self._reader.url, span, each=each)
+
+    def read_some(self, span: StreamSpan, numbers: NDArray[np.int64], *, each: bool = False) -> Any:
+        wanted = set(numbers.tolist())
+        raw = [one for one in self.read_raw(span) if one.record in wanted]
+        return self._form.of_raw(self._kind, self._reader.url, raw, each=each)
 
     def read_each(self, span: StreamSpan) -> Any:
         return self.read(span, each=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
@@ -20,7 +21,16 @@ from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Read
 from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.formats.format import StreamSpan, TableFormat, fits
-from ledgerbeam.io.formats.streamed import Blocks, DataReader, HeldBlock, LineBlocks, decode_each, gives_blocks
+from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.formats.streamed import (
+    Blocks,
+    DataReader,
+    HeldBlock,
+    LineBlocks,
+    decode_each,
+    decode_raw,
+    gives_blocks,
+)
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
@@ -189,6 +199,18 @@ class Form(ABC):
         """Return the records of a file or a span from its bytes in memory."""
 
     @abstractmethod
+    def of_raw(self, kind: OffsetFormat, url: str, raw: Sequence[RawRecord], *, each: bool = False) -> Any:
+        """Return any records of a source from their bytes."""
+
+    @abstractmethod
+    def of_values(self, reader: Reader, numbers: NDArray[np.int64], values: Sequence[Any]) -> Any:
+        """Return any decoded records of a source. `numbers` are their numbers in the source."""
+
+    @abstractmethod
+    def of_table(self, reader: ColumnReader, numbers: NDArray[np.int64], table: pa.Table, *, each: bool = False) -> Any:
+        """Return any records of a columnar source from their rows. `numbers` are their numbers in the source."""
+
+    @abstractmethod
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return the records of several sources together."""
 
@@ -226,6 +248,29 @@ class _Records(Form):
             return RecordBlocks([LineBlocks(kind, data, url, span)])
         return kind.split(data, url, span)
 
+    def of_raw(self, kind: OffsetFormat, url: str, raw: Sequence[RawRecord], *, each: bool = False) -> list[Any]:
+        if each:
+            return unreadable(decode_each(kind, raw))
+        if kind.ends_at_newlines:
+            with suppress(RecordError):  # raised below, with the right position
+                return list(kind.split(_as_lines(raw), url))
+        return [decode_raw(kind, one) for one in raw]
+
+    def of_values(self, reader: Reader, numbers: NDArray[np.int64], values: Sequence[Any]) -> list[Any]:
+        del reader, numbers
+        return list(values)
+
+    def of_table(
+        self, reader: ColumnReader, numbers: NDArray[np.int64], table: pa.Table, *, each: bool = False
+    ) -> list[Any]:
+        found = reader.decode_each(table, int(numbers[0]) if len(numbers) else 0)
+        if each:
+            return unreadable(found)
+        for record in found:
+            if isinstance(record, RecordError):
+                raise record
+        return found
+
     def joined(self, parts: Sequence[RecordBlocks | list[Any]]) -> RecordBlocks | list[Any]:
         if not any(isinstance(part, RecordBlocks) for part in parts):
             return list(chain.from_iterable(parts))
@@ -257,8 +302,27 @@ class _Tables(Form):
             raise _not_as_tables(kind, url)
         return PartialTable(*kind.split_table_each(data, url, span)) if each else kind.split_table(data, url, span)
 
+    def of_raw(
+        self, kind: OffsetFormat, url: str, raw: Sequence[RawRecord], *, each: bool = False
+    ) -> pa.Table | PartialTable:
+        return self.split(kind, _as_lines(raw), url, each=each)
+
+    def of_values(self, reader: Reader, numbers: NDArray[np.int64], values: Sequence[Any]) -> Any:
+        raise _not_as_tables(recognize(reader.url).plain(), reader.url)
+
+    def of_table(
+        self, reader: ColumnReader, numbers: NDArray[np.int64], table: pa.Table, *, each: bool = False
+    ) -> pa.Table:
+        del reader, numbers, each
+        return table
+
     def joined(self, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
         return PartialTable.joined(parts)
+
+
+def _as_lines(raw: Sequence[RawRecord]) -> bytes:
+    """Return lines, of which some formats include the newline."""
+    return b"".join(one.data.removesuffix(b"\n") + b"\n" for one in raw)
 
 
 def _not_as_tables(kind: Format, url: str) -> UsageError:
@@ -297,6 +361,22 @@ class PlacedForm(Form):
             return PlacedRecords([PlacedPart(url, np.arange(first, first + len(records), dtype=np.uint64), records)])
         return PlacedRecords([_numbered(url, records, kind.split_raw(data, url, span))])
 
+    def of_raw(self, kind: OffsetFormat, url: str, raw: Sequence[RawRecord], *, each: bool = False) -> PlacedRecords:
+        del each
+        numbers = np.array([one.record for one in raw], np.uint64)
+        if isinstance(kind, JsonlFormat):
+            return PlacedRecords([PlacedPart(url, numbers, None, ByteRows.of([one.data for one in raw]))])
+        return PlacedRecords([PlacedPart(url, numbers, [decode_raw(kind, one) for one in raw])])
+
+    def of_values(self, reader: Reader, numbers: NDArray[np.int64], values: Sequence[Any]) -> PlacedRecords:
+        return PlacedRecords([PlacedPart(reader.url, numbers.astype(np.uint64), values)])
+
+    def of_table(
+        self, reader: ColumnReader, numbers: NDArray[np.int64], table: pa.Table, *, each: bool = False
+    ) -> PlacedRecords:
+        records = _RECORDS.of_table(reader, numbers, table, each=each)
+        return PlacedRecords([PlacedPart(reader.url, numbers.astype(np.uint64), records)])
+
     def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
         return PlacedRecords([part for records in parts for part in records.parts])
 
@@ -317,7 +397,8 @@ def _numbered(url: str, records: Sequence[Any], raw: Iterable[RawRecord]) -> Pla
     return PlacedPart(url, np.array([one.record for one in raw], np.uint64), records)
 
 
-FORMS: dict[RecordForm, Form] = {"records": _Records(), "arrow": _Tables(), "placed": PlacedForm()}
+_RECORDS = _Records()
+FORMS: dict[RecordForm, Form] = {"records": _RECORDS, "arrow": _Tables(), "placed": PlacedForm()}
 
 
 def read_records(read: Callable[[], Any], read_each: Callable[[], Any], *, marks: bool, in_blocks: bool) -> Any:

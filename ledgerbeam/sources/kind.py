@@ -116,6 +116,20 @@ class Opened(Protocol):
         """Close the source; a later read opens it again."""
 
 
+class SelectableStream(StreamReader, Protocol):
+    """A stream reader that returns some of the records of a span."""
+
+    def read_some(self, span: StreamSpan, numbers: NDArray[np.int64], /, *, each: bool = False) -> Any:
+        """Return some records of a span, as `Selectable.read_some` does."""
+
+
+class Selectable(Opened, Protocol):
+    """An open source of which scattered records can be read."""
+
+    def read_some(self, numbers: NDArray[np.int64], *, each: bool = False) -> Any:
+        """Return what `read_span`, or with `each` `read_each`, returns for some records, by ascending numbers."""
+
+
 class SourceKind(ABC):
     """Divides the sources of one kind into spans and reads them. Picklable."""
 

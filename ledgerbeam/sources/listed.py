@@ -171,7 +171,7 @@ class RemainingSources(ListedSources):
         for part in records.parts:
             gone = np.isin(part.numbers, lists.by_url[part.url].numbers, assume_unique=True)
             dropped += int(np.count_nonzero(gone))
-            parts.append(_some(part, ~gone) if gone.any() else part)
+            parts.append(some_records(part, ~gone) if gone.any() else part)
         return RemainingRecords(PlacedRecords(parts), dropped)
 
 
@@ -190,7 +190,7 @@ class ChosenSources(ListedSources):
         parts, notes = [], []
         for part in records.parts:
             listed = lists.by_url[part.url]
-            parts.append(_some(part, np.isin(part.numbers, listed.numbers, assume_unique=True)))
+            parts.append(some_records(part, np.isin(part.numbers, listed.numbers, assume_unique=True)))
             notes += [listed.notes[place] for place in np.searchsorted(listed.numbers, parts[-1].numbers).tolist()]
         return ChosenRecords(PlacedRecords(parts), notes)
 
@@ -201,7 +201,8 @@ def _files_of(source: Source) -> Source:
     return files[0] if len(files) == 1 else Source.pack(files)
 
 
-def _some(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
+def some_records(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
+    """Return some of the records of a part, by a mask."""
     kept = np.flatnonzero(wanted).tolist()
     values = None if part.values is None else [part.values[place] for place in kept]
     lines = None if part.lines is None else part.lines.at(wanted)

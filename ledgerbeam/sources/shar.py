@@ -12,6 +12,7 @@ from ledgerbeam.io import Reader, TarFormat
 from ledgerbeam.io.datasets.shar.format import HeldRecords, SharSamples, group_shards, require_shard, shard_field
 from ledgerbeam.io.formats.streamed import split_source_raw
 from ledgerbeam.io.index.file import IndexLocation
+from ledgerbeam.io.index.reader import runs_of
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources
@@ -103,6 +104,11 @@ class SharShard(SourceKind):
 
 class _OpenedShard(SharSamples):
     fetches = False
+
+    def read_some(self, numbers: NDArray[np.int64], *, each: bool = False) -> list[Any]:
+        """Return some samples; see `Selectable`."""
+        read = self.read_each if each else self.read_span
+        return [sample for start, stop in runs_of(numbers) for sample in read(start, stop)]
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Return the samples of a span, with an `Unreadable` for each that cannot be decoded."""

@@ -10,7 +10,7 @@ from benchmarks.serve import serve
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import datasets  # type: ignore[import-not-found]
-import duckdb  # type: ignore[import-not-found]
+import duckdb
 import pandas as pd  # type: ignore[import-untyped]
 import polars as pl  # type: ignore[import-not-found]
 import pyarrow as pa
@@ -26,8 +26,8 @@ def with_pyarrow(path: str) -> Any:
 
 def with_duckdb(path: str) -> Any:
     """Read the columns of a Parquet file, and the names of all their types."""
-    rows = duckdb.sql(f"select id, text from '{path}'").fetchall()
-    types = {str(name): str(kind) for name, kind, *_ in duckdb.sql(f"describe select * from '{path}'").fetchall()}
+    rows = duckdb.execute(f"select id, text from '{path}'").fetchall()
+    types = {str(name): str(kind) for name, kind, *_ in duckdb.execute(f"describe select * from '{path}'").fetchall()}
     return [{"id": number, "text": text} for number, text in rows], types
 
 

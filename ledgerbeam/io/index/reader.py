@@ -77,6 +77,22 @@ def numbers_of(
     return numbers
 
 
+def runs_of(numbers: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ascending numbers as half-open ranges of consecutive ones."""
+    if len(numbers):
+        edges = np.flatnonzero(np.diff(numbers) > 1) + 1
+        firsts, lasts = numbers[np.r_[0, edges]], numbers[np.r_[edges - 1, len(numbers) - 1]]
+        yield from zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)
+
+
+def small_gap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
+    """Return the largest gap between ascending ranges such that all such gaps are at most a tenth of the ranges."""
+    gaps = np.sort(starts[1:] - stops[:-1])
+    fits = np.cumsum(gaps) * 10 <= (stops - starts).sum()
+    fits[:-1] &= gaps[1:] > gaps[:-1]  # equal gaps are read all or not at all
+    return int(gaps[fits].max(initial=0))
+
+
 def require_span(start: int, stop: int, url: str) -> None:
     """Raise UsageError unless `0 <= start <= stop`."""
     if not 0 <= start <= stop:

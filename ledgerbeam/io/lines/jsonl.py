@@ -16,7 +16,7 @@ from ledgerbeam.io.compression.streams import decompressed, is_pipe
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
-from ledgerbeam.io.index.reader import IndexedRecords, RawRecord
+from ledgerbeam.io.index.reader import IndexedRecords, RawRecord, small_gap
 from ledgerbeam.io.json_values import (
     MOST_DEEP,
     NanRule,
@@ -164,6 +164,34 @@ class JsonlReader(IndexedRecords[Any]):
     def _read_raw(self, first_record: int, last_record: int) -> list[RawRecord]:
         lines, start, _ = self._read_lines(first_record, last_record)
         return raw_lines(lines, self.url, first_record, start)
+
+    def read_raw_some(self, numbers: NDArray[np.int64]) -> list[RawRecord]:
+        """Return the bytes of some lines; see `ScatteredReader`."""
+        if not len(numbers):
+            return []
+        first = int(numbers[0])
+        offsets = self._span_offsets(first, int(numbers[-1]) + 1).astype(np.int64)
+        starts, stops = offsets[numbers - first], offsets[numbers - first + 1]
+        leads, found = np.minimum(starts, 1), list[RawRecord]()
+        places = zip(numbers.tolist(), starts.tolist(), leads.tolist(), strict=True)
+        for data, (record, start, lead) in zip(self._scattered(starts, stops, leads), places, strict=True):
+            if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
+                self._require_line(data[lead:], data[:lead], record, start)
+            line = data[lead:].removesuffix(_NEWLINE)
+            if line.strip(_BLANK):
+                found.append(RawRecord(self.url, record, start, start + len(line), line))
+        return found
+
+    def _scattered(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], leads: NDArray[np.int64]
+    ) -> Iterator[bytes]:
+        """Yield lines, each with the newline before it."""
+        done = 0
+        for lines, _ in self._reader.iterate_lines(starts.astype(np.uint64), stops.astype(np.uint64)):
+            done += len(lines)
+            yield from lines
+        starts, stops = starts[done:], stops[done:]
+        yield from self._reader.iterate_many(starts - leads[done:], stops, gap=small_gap(starts, stops))
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
         """Return span and bytes of the lines `[start, stop)`. IndexMismatchError: the index has other boundaries."""

@@ -204,7 +204,7 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
         whole.add(txn, 0)  # before the listing of the sources whose outputs are read
     with translated(environment.path):
         sources = [
-            (read_source_fields(row)["url"], source)
+            (*_file_of(read_source_fields(row)), source)
             for page in row_pages(environment, tables.SOURCES)
             for source, row in page
         ]
@@ -212,8 +212,8 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
         rows: list[OutputRow] = []
         with environment.read() as txn:
-            for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
-                of_source = _output_rows(txn, source, url, [row for _, row in txn.scan(tables.OUTPUTS, source)])
+            for *file, source in sources[start : start + _SOURCES_A_TRANSACTION]:
+                of_source = _output_rows(txn, source, file, [row for _, row in txn.scan(tables.OUTPUTS, source)])
                 rows += sorted(of_source, key=attrgetter("output.first", "output.name"))
             whole.add(txn, len(rows))
             if start + _SOURCES_A_TRANSACTION >= len(sources):
@@ -228,7 +228,9 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
         rows: list[OutputRow] = []
         with environment.read() as txn:
             for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
-                rows += _output_rows(txn, source, url_of(txn, source), map(itemgetter(1), group))
+                fields = txn.get(tables.SOURCES, source)
+                file = ("", "") if fields is None else _file_of(read_source_fields(fields))
+                rows += _output_rows(txn, source, file, map(itemgetter(1), group))
         yield from rows
 
 
@@ -279,9 +281,13 @@ def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
             accounts.require_counted(txn, sums)
 
 
-def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:
-    complete = txn.get(tables.COMPLETED, source) is not None
-    return [OutputRow(url, source, complete, decode_output(row)[0]) for row in rows]
+def _file_of(fields: dict[str, Any]) -> tuple[str, str]:
+    return fields["url"], fields["version"]
+
+
+def _output_rows(txn: Transaction, source: bytes, file: Sequence[str], rows: Any) -> list[OutputRow]:
+    (url, version), complete = file, txn.get(tables.COMPLETED, source) is not None
+    return [OutputRow(url, source, complete, decode_output(row)[0], version) for row in rows]
 
 
 def url_of(txn: Transaction, source: bytes) -> str:

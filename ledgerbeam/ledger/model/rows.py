@@ -279,12 +279,13 @@ class TaskCountsRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """A recorded output: the URL and id of its source, whether that source is complete, and the output."""
+    """A recorded output: its source, whether that source is complete, and the output."""
 
     url: str
     source_id: bytes
     complete: bool
     output: Output
+    version: str = ""  # of the source
 
 
 class OutputColumns(NamedTuple):

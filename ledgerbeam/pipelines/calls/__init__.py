@@ -2,6 +2,9 @@
 
 MODULES = {  # module of each call
     "map": "map",
+    "annotate": "columns",
+    "select": "columns",
+    "decontaminate": "columns",
     "convert": "convert",
     "materialize": "convert",
     "tokenize": "megatron",

@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.calls.options import (
     PartsOptions,
     Places,
     RecordOptions,
+    SelectionOptions,
     ShardOptions,
     SharOptions,
     StoreOptions,
@@ -32,7 +33,14 @@ class ConversionOptions(ShardOptions, FieldOptions, PartsOptions, total=False):
 
 
 class ConvertOptions(
-    RecordOptions, SharOptions, ConversionOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False
+    RecordOptions,
+    SelectionOptions,
+    SharOptions,
+    ConversionOptions,
+    BaseOptions,
+    LimitOptions,
+    AnyJobOptions,
+    total=False,
 ):
     """Options of `convert`."""
 

@@ -26,6 +26,7 @@ from ledgerbeam.pipelines.calls.options import (
     Places,
     ReadOptions,
     RecordOptions,
+    SelectionOptions,
     ShardOptions,
     StoreOptions,
 )
@@ -58,7 +59,7 @@ class RepartitionOptions(ExchangeOptions, ListOptions, total=False):
     """Options of `repartition`."""
 
 
-class SortOptions(RepartitionOptions, KeyOptions, total=False):
+class SortOptions(RepartitionOptions, SelectionOptions, KeyOptions, total=False):
     """Options of `sort`."""
 
     descending: Annotated[bool, "put the greatest key first", Option(KEYS, default=False)]

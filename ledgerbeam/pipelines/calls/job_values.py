@@ -69,7 +69,33 @@ def file_sources_of(values: Values, **others: Any) -> ListedFiles:
         "sources_from": getattr(values, "sources_from", None),
         "read_as": getattr(values, "from_", None),
     }
-    return file_sources(**{**given, **others})
+    files = file_sources(**{**given, **others})
+    folders = tuple(dict.fromkeys(map(folder, getattr(values, "with_", ()))))
+    return _selected(files, folders, getattr(values, "where", None), values.storage_options)
+
+
+def _selected(
+    files: ListedFiles, folders: tuple[str, ...], where: str | Callable[..., Any] | None, options: Mapping[str, Any]
+) -> ListedFiles:
+    """Return the files of which a job reads only the records that a condition over columns selects."""
+    if where is None and not folders:
+        return files
+    if where is None or not folders:
+        raise UsageError("--with URL gives columns, and --where CONDITION chooses records by them: give both, or none")
+    if files.pack_bytes is not None:
+        raise UsageError("--pack reads whole files, and --where some of their records: leave one of them out")
+    from ledgerbeam.sources.columns import ColumnFolder, conditioned
+    from ledgerbeam.sources.where import IS_FUNCTION, Where
+
+    if callable(where) or IS_FUNCTION.fullmatch(where):
+        from ledgerbeam.pipelines.jobs.user_function import user_function
+
+        found = user_function(where)
+        given: str | Where = Where(function=found.reference, made_of=found.made_of)
+    else:
+        given = where
+    condition, needed = conditioned([ColumnFolder(url, options) for url in folders], given)
+    return dataclasses.replace(files, beside=needed, where=condition)
 
 
 def file_sources(
@@ -128,13 +154,18 @@ def shards(values: Values, formats: Sequence[str]) -> dict[str, Any]:
     """
     require_format(values.to, formats)
     is_tar = values.to in TARS_WITH_METADATA
-    sizes = {"row_group_bytes": values.row_group_bytes, "page_bytes": values.page_bytes}
     return {
+        **table_shards(values, values.to),
         "to": "tar" if is_tar else values.to,
         "published": values.to if is_tar else None,
-        "layout": _layout(values.to, values.schema, sizes, values.storage_options),
         "compression": parse_compression(values.compress, values.frame, values.to),
     }
+
+
+def table_shards(values: Values, to: str) -> dict[str, Any]:
+    """Return the fields of `ShardJob` for the options of tables. UsageError: an option belongs to another format."""
+    sizes = {"row_group_bytes": values.row_group_bytes, "page_bytes": values.page_bytes}
+    return {"to": to, "layout": _layout(to, values.schema, sizes, values.storage_options)}
 
 
 def _layout(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, cast
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
@@ -21,6 +21,7 @@ from ledgerbeam.pipelines.calls.options import (
     Places,
     RecordOptions,
     RejectOptions,
+    SelectionOptions,
     ShardOptions,
     SharOptions,
 )
@@ -28,21 +29,15 @@ from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, Output
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
+    from ledgerbeam.pipelines.jobs.map import MapJob
 
 
 Function = str | Callable[..., Any]  # name of a function, or the object itself
 
 
-class MapOptions(
-    RecordOptions, SharOptions, ShardOptions, BaseOptions, RejectOptions, LimitOptions, AnyJobOptions, total=False
-):
-    """Options of `map`."""
+class FunctionOptions(TypedDict, total=False):
+    """Options of jobs that call functions with records."""
 
-    nan: Annotated[
-        Literal["refuse", "null"],
-        "treatment of NaN and infinities in JSONL: fail the task, or write null and count them",
-        Option(OUTPUT, default="refuse"),
-    ]
     set: Annotated[
         Mapping[str, Any] | Sequence[str] | None,
         "keyword argument of the function or class, as JSON or else text; part of the job; may be repeated. Of several "
@@ -105,24 +100,47 @@ class MapOptions(
     ]
 
 
+class MapOptions(
+    RecordOptions,
+    SelectionOptions,
+    SharOptions,
+    ShardOptions,
+    BaseOptions,
+    FunctionOptions,
+    RejectOptions,
+    LimitOptions,
+    AnyJobOptions,
+    total=False,
+):
+    """Options of `map`."""
+
+    nan: Annotated[
+        Literal["refuse", "null"],
+        "treatment of NaN and infinities in JSONL: fail the task, or write null and count them",
+        Option(OUTPUT, default="refuse"),
+    ]
+
+
+FUNCTIONS = Argument(
+    "function",
+    Function | Sequence[Function],
+    "module:function",
+    "function of one record that returns a record, None, a list, Drop, Reject or Route; or a class, built once "
+    "in each worker process",
+    lambda value: value,
+    more="The name `module:object`, or the object itself. An object that no module holds (of a script or a "
+    "notebook, a lambda, a closure, a partial) is sent to the workers with everything that it captures, which "
+    "is part of the job. Of a list of functions, each takes the results of the function before.",
+    flag="--then",
+    flag_text="another function, which takes the results of the function before; may be repeated",
+)
+
 MAP = CallSpec(
     "map",
     "apply a function to every record",
     MapOptions,
     (
-        Argument(
-            "function",
-            Function | Sequence[Function],
-            "module:function",
-            "function of one record that returns a record, None, a list, Drop, Reject or Route; or a class, built once "
-            "in each worker process",
-            lambda value: value,
-            more="The name `module:object`, or the object itself. An object that no module holds (of a script or a "
-            "notebook, a lambda, a closure, a partial) is sent to the workers with everything that it captures, which "
-            "is part of the job. Of a list of functions, each takes the results of the function before.",
-            flag="--then",
-            flag_text="another function, which takes the results of the function before; may be repeated",
-        ),
+        FUNCTIONS,
         PATTERNS,
     ),
     changes={"to": {**ANY_FORMAT, "choices": OutputFormats(MAPPED, TARS_WITH_METADATA)}},
@@ -131,34 +149,41 @@ MAP = CallSpec(
 
 
 def _build_map(values: Values) -> Runnable:
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, shards
+    from ledgerbeam.pipelines.calls.job_values import shards
+    from ledgerbeam.pipelines.jobs.map import MapJob
+
+    if values.nan != "refuse" and values.to != "jsonl":
+        raise UsageError(f"--nan {values.nan} is for --to jsonl, found --to {values.to}")
+    written = shards(values, MAPPED)
+    if values.as_ == "arrow":
+        _check_arrow(values.to, written["to"], values.from_)
+    return map_call(MapJob, values, {**written, "nan": values.nan})
+
+
+def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -> Runnable:
+    """Return the call of a job that calls functions with records. `written` has its fields that shape the outputs."""
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
-    from ledgerbeam.pipelines.jobs.map import MapJob, mapped_functions
+    from ledgerbeam.pipelines.jobs.map import mapped_functions
     from ledgerbeam.pipelines.outputs.columns import read_batch_schema
     from ledgerbeam.pipelines.preview.trial import SampleCall
     from ledgerbeam.user_code.objects import read_values, watched_checksums
 
-    if values.nan != "refuse" and values.to != "jsonl":
-        raise UsageError(f"--nan {values.nan} is for --to jsonl, found --to {values.to}")
     parse_on_error(values.on_error)
-    written = shards(values, MAPPED)
-    if values.as_ == "arrow":
-        _check_arrow(values.to, written["to"], values.from_)
-    elif values.batch_schema is not None:
+    if values.as_ != "arrow" and values.batch_schema is not None:
         raise UsageError("--batch-schema is for --as arrow; leave it out")
     functions = mapped_functions(values.function, read_values(values.set or {}), values.batch, values.style)
     files = file_sources_of(values)
     if values.batch_schema is not None:
         files = replace(files, batch_schema=read_batch_schema(values.batch_schema, values.storage_options))
     call = job_call(
-        MapJob,
+        kind,
         values,
         files=files,
         functions=functions,
         watched=watched_checksums(values.watch_file, values.storage_options),
         form=values.as_,
         style=values.style,
-        nan=values.nan,
         audit=audit_text(values.audit),
         output=folder(values.output),
         on_error=values.on_error,
@@ -167,14 +192,14 @@ def _build_map(values: Values) -> Runnable:
         devices=values.devices,
         **written,
     )
-    if values.sample is not None:
-        if values.profile is not None:
-            raise UsageError("--profile cannot be used with --sample: leave one of them out")
-        for option, chosen in (("--only-failed", values.only_failed), ("--only-rejected", values.only_rejected)):
-            if chosen:
-                raise UsageError(f"{option} reads the ledger, and --sample reads none: leave one of them out")
-        return SampleCall(cast(MapJob, call.job).with_batch_schema(), values.sample)
-    return call
+    if values.sample is None:
+        return call
+    if values.profile is not None:
+        raise UsageError("--profile cannot be used with --sample: leave one of them out")
+    for option, chosen in (("--only-failed", values.only_failed), ("--only-rejected", values.only_rejected)):
+        if chosen:
+            raise UsageError(f"{option} reads the ledger, and --sample reads none: leave one of them out")
+    return SampleCall(cast("MapJob", call.job).with_batch_schema(), values.sample)
 
 
 @public(MAP, _build_map)

@@ -22,6 +22,7 @@ from ledgerbeam.pipelines.calls.options import (
     Places,
     RecordOptions,
     RejectOptions,
+    SelectionOptions,
     StoreOptions,
 )
 from ledgerbeam.pipelines.calls.values import path, paths, texts
@@ -33,7 +34,15 @@ TOKENS = "texts and tokens"  # heading in the help of the command
 
 
 class TokenizeOptions(
-    RecordOptions, FolderOptions, PartsOptions, BaseOptions, RejectOptions, LimitOptions, AnyJobOptions, total=False
+    RecordOptions,
+    SelectionOptions,
+    FolderOptions,
+    PartsOptions,
+    BaseOptions,
+    RejectOptions,
+    LimitOptions,
+    AnyJobOptions,
+    total=False,
 ):
     """Options of `tokenize`."""
 

@@ -1,6 +1,6 @@
 """Options that several calls share. Calls, commands, steps of flows and the reference take them from here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
@@ -98,6 +98,27 @@ class ReadOptions(ColumnOptions, total=False):
     pack: Annotated[Size | None, "pack small sources into output shards of about this size", Option(OUTPUT, "BYTES")]
 
 
+class ColumnFolderOptions(TypedDict, total=False):
+    """Options of calls that read columns beside the records."""
+
+    with_: Annotated[
+        Places,
+        "folder of columns that `annotate` wrote for the sources; may be repeated",
+        Option(SOURCES, "URL", default=(), repeats=True),
+    ]
+
+
+class SelectionOptions(ColumnFolderOptions, total=False):
+    """Options of jobs that can read some of the records, chosen by columns beside them."""
+
+    where: Annotated[
+        str | Callable[..., Any] | None,
+        "read only records for which this condition holds: SQL over the names of the columns (needs DuckDB), or "
+        "module:function that takes a pyarrow.RecordBatch of the columns and returns a mask",
+        Option(SOURCES, "CONDITION", unset="all records", more="The function may be the object itself."),
+    ]
+
+
 class BaseOptions(TypedDict, total=False):
     """Options of jobs whose outputs are named after their sources."""
 
@@ -119,14 +140,19 @@ class FolderOptions(TypedDict, total=False):
     ]
 
 
-class ShardOptions(FolderOptions, total=False):
-    """Options of jobs that write shards."""
+class FormatOptions(FolderOptions, total=False):
+    """Options of jobs that write in a chosen format."""
 
     to: Annotated[
         Required[str],
         "format of the outputs, which are also indexed: {choices}",
         Option(OUTPUT, "FORMAT", choices=OutputFormats(MAPPED)),
     ]
+
+
+class TableOptions(TypedDict, total=False):
+    """Options of jobs that write Parquet or Arrow files."""
+
     schema: Annotated[
         Place | None,
         "for Parquet and Arrow: a Parquet or Arrow file with this schema, or JSON as `ledgerbeam schema` prints it",
@@ -141,6 +167,11 @@ class ShardOptions(FolderOptions, total=False):
         Size | None, "for Parquet and Arrow: size of a row group in memory", Option(OUTPUT, "BYTES", unset="128M")
     ]
     page_bytes: Annotated[Size | None, "for Parquet: size of a page in memory", Option(OUTPUT, "BYTES", unset="1M")]
+
+
+class ShardOptions(FormatOptions, TableOptions, total=False):
+    """Options of jobs that write shards."""
+
     compress: Annotated[
         str | None,
         "compress the shards of jsonl, tar or text with `zstd` or `zstd:LEVEL`, LEVEL from 1 to 22; each record "

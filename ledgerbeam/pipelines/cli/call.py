@@ -185,6 +185,11 @@ def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
         shown = _examples(removed["count"], removed["examples"])
         yield f"{count(removed['count'], 'output')} out of date, removed at the end: {shown}"
     yield from (f"the run would be refused: {line}" for text in preview["refused"] for line in text.splitlines())
+    if found := preview.get("selected"):
+        yield (
+            f"selected: {found['records']:,} of {count(found['of_records'], 'record')}, "
+            f"{count(found['ranges'], 'range')}, about {decimal(found['bytes'])} of {decimal(found['of_bytes'])}"
+        )
     yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
     as_it_is, *others = preview["costs"]
     if preview["tasks"]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 
 from ledgerbeam._base.interrupts import INTERRUPTED
@@ -13,6 +14,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.call_spec import CallSpec
 from ledgerbeam.pipelines.calls.options import (
     FLOW_ARGUMENTS,
+    ColumnFolderOptions,
     ColumnOptions,
     ConsoleOptions,
     FlowOptions,
@@ -83,7 +85,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     text = "record numbers; negative numbers count from the end"
     # Without a default, argparse requires a value if other arguments are missing.
     parser.add_argument("records", metavar="N", nargs="*", type=int, default=None, help=text)
-    for options in (StoreOptions, ColumnOptions, IndexOptions):
+    for options in (StoreOptions, ColumnOptions, IndexOptions, ColumnFolderOptions):
         add_options(parser, options)
     add_json(parser, "print JSON")
 
@@ -95,6 +97,7 @@ def _show(args: argparse.Namespace, _: list[str]) -> int:
 
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
     shown = Shown(canonical_url(args.source), location, args.storage_options, args.group, args.columns)
+    shown = replace(shown, beside=tuple(canonical_url(url).rstrip("/") for url in args.with_))
     if args.records:
         print_records(shown, args.records, as_json=args.json)
     else:

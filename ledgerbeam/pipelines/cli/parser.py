@@ -24,7 +24,9 @@ from ledgerbeam.pipelines.cli.arguments import (
 )
 
 _GROUPS = {
-    "jobs (run again, they do only the missing tasks)": ("index", "map", "convert", "tokenize", "materialize", "split"),
+    "jobs (run again, they do only the missing tasks)": (
+        *("index", "map", "annotate", "select", "decontaminate", "convert", "tokenize", "materialize", "split"),
+    ),
     "exchanges (jobs of several stages; each can be restarted)": (
         *("sort", "shuffle", "repartition", "group", "join", "dedup"),
     ),

@@ -94,7 +94,7 @@ class FilesWithLists(ListedFiles):
     url: str  # URL of the file that names their buckets
     storage_options: dict[str, Any] = field(default_factory=dict)
 
-    def packer(self) -> Packer:
+    def packer(self, options: Options) -> Packer:  # noqa: ARG002 - `storage_options` has them
         return partial(with_lists, buckets=ListBuckets(self.url, self.storage_options), pack_bytes=self.pack_bytes)
 
     def _is_pack(self, source: Source) -> bool:
@@ -197,9 +197,9 @@ class DedupJob(ListedJob):
         return {**self.key.parameters(), **preference(self.prefer)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - slow to import
+        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
 
-        return KeepRemaining(conversion_of(self.to), self.output_format)
+        return KeepPlaced(conversion_of(self.to), self.output_format)
 
 
 class ListsRead(StageSources):

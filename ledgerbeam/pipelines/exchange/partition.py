@@ -21,7 +21,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.sources import ListedFiles, listed_files
+from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer, listed_files
 from ledgerbeam.sources.kind import current_file
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.guards import no_exit
@@ -111,6 +111,7 @@ class ScatteringJob(Protocol):
     def files(self) -> ListedFiles: ...
     @property
     def storage_options(self) -> dict[str, Any]: ...
+    def packer(self) -> Packer | None: ...
     def pages(self) -> Iterator[Page]: ...
 
 
@@ -164,7 +165,7 @@ def decide_partition(
 
 
 def _sources(scatter: ScatteringJob, pages: Sequence[Page]) -> Iterator[Source]:
-    packer, files = scatter.files.packer(), listed_files(pages)
+    packer, files = scatter.packer(), listed_files(pages)
     return iter(files if packer is None else packer(files))
 
 

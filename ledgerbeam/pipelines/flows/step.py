@@ -22,6 +22,9 @@ from ledgerbeam.sources.listing import RecordedOutputs
 # The commands of steps. The value of a command's key is this parameter of its call; with None it is true.
 COMMANDS: Mapping[str, str | None] = {
     "map": "function",
+    "annotate": "function",
+    "select": None,
+    "decontaminate": None,
     "convert": None,
     "tokenize": "tokenizer",
     "split": None,
@@ -33,6 +36,7 @@ COMMANDS: Mapping[str, str | None] = {
     "dedup": None,
 }
 
+_SEVERAL = ("map", "annotate")  # commands that take a list of functions
 # Parameters of calls that concern one run, not the outputs.
 RUN_OPTIONS = (
     *("dry_run", "sample", "limit_tasks", "only_failed", "only_rejected", "on_job_change", "existing"),
@@ -40,7 +44,10 @@ RUN_OPTIONS = (
 )
 
 # Parameters with paths or URLs.
-_PATHS = ("sources_from", "output", "ledger", "index_root", "base", "schema", "watch_file", "batch_schema", "against")
+_PATHS = (
+    *("sources_from", "output", "ledger", "index_root", "base", "schema", "watch_file", "batch_schema", "against"),
+    "with_",
+)
 
 _BYTES = "bytes"  # a built-in tokenizer, not a file
 
@@ -160,10 +167,12 @@ def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -
             place.refuse(command, "true", value, "give sources and options as other keys of the step")
         return None
     if argument == "function":
-        listed = command == "map" and isinstance(value, (list, tuple)) and value
+        listed = command in _SEVERAL and isinstance(value, (list, tuple)) and value
         for one in value if listed else [value]:
             if not (callable(one) or (isinstance(one, str) and ":" in one)):
-                place.refuse(command, "module:function" + (" or a list of functions" if command == "map" else ""), one)
+                place.refuse(
+                    command, "module:function" + (" or a list of functions" if command in _SEVERAL else ""), one
+                )
         return value
     if not isinstance(value, (str, PathLike)):
         place.refuse(command, f"the path of a {argument}", value)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.checks import RejectLimit, parse_on_error
-from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.one_stage import published_metadata
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob, columns_format
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product
 from ledgerbeam.pipelines.jobs.user_function import user_function
@@ -148,6 +150,7 @@ class MapJob(ShardJob):
             on_error="fail" if self.on_error == "fail" else "reject",
             keep_dropped=self.keep_dropped,
             record_timeout=self.record_timeout,
+            per_record=self.per_record,
         )
 
     def changed_code(self) -> list[str]:
@@ -157,6 +160,11 @@ class MapJob(ShardJob):
     @property
     def reject_limit(self) -> RejectLimit | None:
         return parse_on_error(self.on_error)
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the outputs have one row for each record: columns beside the records."""
+        return False
 
     decisions = (PARAMETER, *ShardJob.decisions)
 
@@ -188,11 +196,23 @@ class MapJob(ShardJob):
         """
         seconds = self.record_timeout if wrap is None else None
         job = replace(self, on_error="fail", record_timeout=seconds)
-        return job.work(wrap).with_storage_options(self.storage_options)
+        work = job.work(wrap).with_storage_options(self.storage_options)
+        work.per_record = False  # a sampled record is alone
+        return work
 
     def product(self) -> Product | None:
-        if self.published is None:
-            return None
-        from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
+        return published_metadata(self.published)
 
-        return PublishedMetadata(self.published)
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotateJob(MapJob):
+    """Calls functions of the user with every record, and writes their results as columns beside the records."""
+
+    command = "annotate"
+
+    @property
+    def per_record(self) -> bool:
+        return True
+
+    def encoder(self) -> ShardEncoder:
+        return columns_format(self.output_format)

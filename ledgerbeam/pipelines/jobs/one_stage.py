@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.io import ShardEncoder, conversion
-from ledgerbeam.ledger import Job
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob, columns_format
 from ledgerbeam.pipelines.jobs.sources import FilesToIndex, GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Product
+from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS
 
 if TYPE_CHECKING:
     from ledgerbeam.transforms.chain.base import ChainStep
@@ -53,14 +56,10 @@ class _ConvertingJob(ShardJob):
         return encoder
 
     def product(self) -> Product | None:
-        if self.published is None:
-            if self.dataset is None:
-                return None
-            merged: Product = load_extension("ledgerbeam.products", "megatron")(**asdict(self.dataset))
-            return merged
-        from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
-
-        return PublishedMetadata(self.published)
+        if self.dataset is None:
+            return published_metadata(self.published)
+        merged: Product = load_extension("ledgerbeam.products", "megatron")(**asdict(self.dataset))
+        return merged
 
     @property
     def _conversion(self) -> str:
@@ -80,6 +79,84 @@ class ConvertJob(_ConvertingJob):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectJob(ShardJob):
+    """Writes the selected records of files unchanged."""
+
+    command = "select"
+    keeps_columns = True
+
+    files: ListedFiles
+
+    def sources(self) -> ListedFiles:
+        # Rows of columnar files are written without Python objects for them.
+        are_rows = self.to in COLUMN_FORMATS and all(map(_names_columns, self.files.patterns or ("",)))
+        return replace(self.files, form="arrow" if are_rows else "placed")
+
+    def parameters(self) -> dict[str, Json]:
+        return {"conversion": conversion.VERSION}
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
+
+        return KeepPlaced(conversion.conversion_of(self.to), self.output_format)
+
+    def trial_work(self) -> ConvertRecords:
+        from ledgerbeam.transforms.mapping.function import ConvertRecords  # noqa: PLC0415 - slow to import
+
+        return ConvertRecords(conversion.conversion_of(self.to), self.output_format)
+
+
+def _names_columns(pattern: str) -> bool:
+    return pattern.endswith(tuple(suffix for name in COLUMN_FORMATS for suffix in format_named(name).suffixes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecontaminateJob(SelectJob):
+    """Writes the records that share no n-gram with evaluation sets, or columns that mark the others."""
+
+    command = "decontaminate"
+
+    def sources(self) -> ListedFiles:
+        return replace(self.files, form="placed")
+
+    against: dict[str, str]  # checksums of the files of evaluation sets, by URL
+    ngram: int  # number of words in an n-gram
+    field: str  # field with the text of a record
+    mark: bool = False  # whether to write columns
+    published: str | None = None  # ``columns`` for columns
+
+    def parameters(self) -> dict[str, Json]:
+        from ledgerbeam.transforms.dedup.minhash import VERSION  # noqa: PLC0415 - brings NumPy
+
+        rules: dict[str, Json] = {"against": dict(self.against), "ngram": self.ngram, "field": self.field}
+        return {**super().parameters(), **rules, "words": VERSION, **({"mark": True} if self.mark else {})}
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        from ledgerbeam.ledger import merged_statistics  # noqa: PLC0415 - after the job
+        from ledgerbeam.transforms.dedup.decontaminate import WITHOUT_TEXT  # noqa: PLC0415
+
+        found, records = merged_statistics(store, WITHOUT_TEXT).get(WITHOUT_TEXT), store.status()["records"]["read"]
+        if found is not None and found.value() >= records:
+            yield (
+                f"none of {records:,} records has the field {self.field!r}, so none was compared; if the name is "
+                "wrong, give the right --field and --on-job-change=restart"
+            )
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.dedup.decontaminate import CONTAMINATED, DecontaminateRecords  # noqa: PLC0415
+        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
+
+        keep = KeepPlaced(conversion.conversion_of(self.to), self.output_format, CONTAMINATED)
+        return DecontaminateRecords(self.against, self.ngram, self.field, self.mark, keep, self.storage_options)
+
+    def encoder(self) -> str | ShardEncoder:
+        return columns_format(self.output_format) if self.mark else self.output_format
+
+    def product(self) -> Product | None:
+        return published_metadata(self.published)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MaterializeJob(_ConvertingJob):
     """Writes the items of an iterator graph in its order."""
 
@@ -89,6 +166,15 @@ class MaterializeJob(_ConvertingJob):
 
     def sources(self) -> GraphPasses:
         return self.passes
+
+
+def published_metadata(form: str | None) -> Product | None:
+    """Return the metadata of a format that a job publishes beside its shards; None for no format."""
+    if form is None:
+        return None
+    from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
+
+    return PublishedMetadata(form)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,13 @@ class ShardJob(JobSpec):
         ]
 
 
+def columns_format(parquet: Any) -> ShardEncoder:
+    """Return the encoder of columns beside records, for a Parquet format with a schema."""
+    from ledgerbeam.sources.columns import ColumnsFormat  # noqa: PLC0415 - brings pyarrow
+
+    return ColumnsFormat(**vars(parquet))
+
+
 def shard_form(to: Any) -> str:
     """Return a regular expression for the end of the names of shards of a format, and of their indexes.
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
@@ -29,6 +29,7 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, RecordForm, Sources
 from ledgerbeam.sources.listing import RecordedOutputs, SourceListing
+from ledgerbeam.sources.where import Where
 from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # for few jobs
@@ -112,6 +113,8 @@ class ListedFiles:
     batch_schema: str | None = None  # schema of batches of JSON lines, as JSON; None without one
     # Keys that the job looks up in records. They limit the columns if none are named; see `FileSources`.
     keys: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # URLs of the folders of columns that `where` needs
+    where: Where | None = None  # condition over these columns; None reads all records
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,13 +144,23 @@ class ListedFiles:
         if self.columns or self.keys:
             self.opened_files(options).check_columns(listed_files([page]))
 
-    def packer(self) -> Packer | None:
+    def packer(self, options: Options) -> Packer | None:
         """Return the packer that makes sources of several listed files each; None if each file is a source."""
+        if self.where is not None:
+            return self._with_columns(dict(options or {}))
         if self.read_as:
             return shar_sources
         if self.pack_bytes is None:
             return None
         return functools.partial(pack_sources, target_bytes=self.pack_bytes, by_folder=self.pack_by_folder)
+
+    def _with_columns(self, options: dict[str, Any]) -> Packer:
+        from ledgerbeam.sources.columns import with_columns  # noqa: PLC0415 - brings pyarrow
+
+        def packed(files: Iterable[Source]) -> Iterable[Source]:
+            return with_columns(shar_sources(files) if self.read_as else files, self.beside, options)
+
+        return packed
 
     def expected_tasks(self, source: Source) -> int:
         size = self.task_bytes if self.task_records is None else self.task_records * _RECORD_BYTES
@@ -159,9 +172,17 @@ class ListedFiles:
 
     def _is_pack(self, source: Source) -> bool:
         """Return whether a source is several small files that are read together."""
-        return bool(source.members) and not self.read_as
+        return bool(source.members) and not self.read_as and self.where is None
 
     def opened(self, options: Options) -> Sources:
+        opened = self._opened(options)
+        if self.where is None:
+            return opened
+        from ledgerbeam.sources.columns import SelectedSources  # noqa: PLC0415 - brings pyarrow
+
+        return SelectedSources(opened, self.beside, self.where, dict(options or {}))
+
+    def _opened(self, options: Options) -> Sources:
         if self.read_as == "shar":
             sources: Sources = load_extension("ledgerbeam.sources", self.read_as)(
                 self._index_location, self.build_index, options or {}
@@ -200,11 +221,13 @@ class ListedFiles:
             "batch schema": self.batch_schema,
             CONTENT: True if self.recorded else None,
         }
-        return shaping | {name: value for name, value in choices.items() if value is not None}
+        condition = {} if self.where is None else self.where.parameters()
+        return shaping | {name: value for name, value in choices.items() if value is not None} | condition
 
     def places(self) -> dict[str, list[str]]:
         ledgers = [one.ledger for one in self.recorded]
-        return {"the sources": [*self.names, *ledgers], "--index-root": [self.index_root] if self.index_root else []}
+        indexes = [self.index_root] if self.index_root else []
+        return {"the sources": [*self.names, *ledgers], "--index-root": indexes, "--with": [*self.beside]}
 
     def index_folders(self) -> set[str]:
         """Return the folders to which the indexes of the files are written."""
@@ -247,7 +270,7 @@ class FilesToIndex(ListedFiles):
     def check(self, page: Page) -> None:
         self.opened({}).check_names(page.urls, by_position=True)
 
-    def packer(self) -> Packer | None:
+    def packer(self, options: Options) -> Packer | None:  # noqa: ARG002
         return None
 
     def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - the tasks index the source

@@ -280,7 +280,7 @@ class JobSpec(ABC):
     def packer(self) -> Packer | None:
         """Return the packer that makes sources of several listed files each; None if each listed file is a source."""
         files = self.sources().as_files
-        return None if files is None else files.packer()
+        return None if files is None else files.packer(self.storage_options)
 
     def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
         """Return the listing of the sources inside of a pipeline, without the job's own outputs."""

@@ -139,6 +139,7 @@ def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
     from ledgerbeam.io.columns.schema import JobSchema, common_schema  # noqa: PLC0415
 
     opened = job.sources().opened(job.storage_options)
+    opened = getattr(opened, "inner", opened)  # of `SelectedSources`
     if not job.keeps_columns or not isinstance(opened, FileSources):
         return None
     files = opened

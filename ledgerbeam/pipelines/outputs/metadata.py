@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -222,8 +223,33 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
     return {name: [fields[name] for fields in tasks.values()] for name in sorted(names)}
 
 
+def _publish_columns(dataset: PublishedShards) -> Published:
+    """Write the catalog of a folder of columns."""
+    from ledgerbeam.io import ParquetFormat  # noqa: PLC0415 - for few jobs
+    from ledgerbeam.sources.columns import CATALOG, CatalogRow, write_catalog  # noqa: PLC0415 - brings pyarrow
+
+    dataset.require_root()
+    dataset.require_whole()
+    with closing(ParquetFormat().open_columns(dataset.url(dataset.shards[0].name), dataset.options)) as reader:
+        names = reader.schema.names
+    found = stat_many([dataset.url(shard.name) for shard in dataset.shards], dataset.options)
+    rows = (
+        CatalogRow(
+            shard.source_id, shard.source, shard.source_version, shard.name, shard.size, info.version, shard.records
+        )
+        for shard, info in zip(dataset.shards, found, strict=True)
+    )
+    url = dataset.url(CATALOG)
+    write_catalog(url, rows, names, dataset.options)
+    return [url], {}
+
+
 # Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`.
-FORMATS: dict[str, Callable[[PublishedShards], Published]] = {"hf": _publish_hf, "idxpack": _publish_pack}
+FORMATS: dict[str, Callable[[PublishedShards], Published]] = {
+    "columns": _publish_columns,
+    "hf": _publish_hf,
+    "idxpack": _publish_pack,
+}
 
 
 def write_card(

@@ -116,7 +116,7 @@ class PublishedMetadata(Product):
         looked = ((file.url, content_problem(file.url, file.size, file.checksum, options)) for file in files)
         changed = [f"{url}: {problem}" for url, problem in looked if problem is not None]
         urls = [file.url for file in files]
-        if files and not changed and not (self.form == "lit" and _are_older(urls, root, shards, options)):
+        if files and not changed and not (self.form in ("lit", "columns") and _are_older(urls, root, shards, options)):
             say(f"up to date: {urls[-1]}")
             return urls
         for what in changed:

@@ -22,6 +22,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
 from ledgerbeam.pipelines.preview.trial import measured_speed
+from ledgerbeam.sources.columns import SelectedSources
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.runners.run import RunOptions
@@ -29,6 +30,29 @@ if TYPE_CHECKING:
 WORK = ("new", "changed", "failed", "open")  # states of sources that have work left
 
 EXAMPLES = 5
+
+
+@dataclass
+class SelectedSize:
+    """What a condition over columns selects, from the columns alone."""
+
+    records: int = 0  # number of selected records
+    of_records: int = 0  # number of all records
+    bytes: int = 0  # approximate size of the selected records, from the size of the sources
+    of_bytes: int = 0  # size of the sources
+    ranges: int = 0  # number of runs of consecutive selected records; neighbouring ones may share a request
+
+    def add(self, opened: SelectedSources, source: Source) -> int:
+        """Count a source, and return the approximate size of its selected records."""
+        plain = opened.parts(source)[0].size
+        selected, total, ranges = opened.counted(source)
+        size = plain * selected // max(1, total)
+        self.records += selected
+        self.of_records += total
+        self.bytes += size
+        self.of_bytes += plain
+        self.ranges += ranges
+        return size
 
 
 @dataclass
@@ -47,6 +71,7 @@ class JobPreview:
     # Up to `EXAMPLES` names of outputs that the run would remove at its end.
     outputs: list[str] = field(default_factory=list)
     removed: int = 0
+    selected: SelectedSize | None = None  # what a condition selects of the sources with work left
     schema: dict[str, Any] | None = None  # schemas of the outputs as JSON, if they are column files
     costs: list[Cost] = field(default_factory=list)  # estimated costs: first of the job as it is, then of alternatives
 
@@ -82,6 +107,7 @@ class JobPreview:
             "tasks": self.tasks,
             "costs": [asdict(cost) for cost in self.costs],
             "removed": {"count": self.removed, "examples": self.outputs},
+            **({} if self.selected is None else {"selected": asdict(self.selected)}),
             **({} if self.schema is None else {"schema": self.schema}),
         }
 
@@ -138,12 +164,17 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
     pace = pace_of(store)
     tally = CostTally(CostShape.of_job(decided), pace, None if pace else measured_speed(decided))
     expansion = Expansion(job.storage_options)
+    opened = job.sources().opened(job.storage_options)
     changed: set[str] = set()
     for sources in listed_sources(job, pages):
         for source, recorded, done in known.states(sources):
             state = "open" if how.force and recorded == "complete" else recorded
             preview.found(state, source.url)
-            if state in WORK:
+            if state in WORK and isinstance(opened, SelectedSources):
+                preview.selected = preview.selected or SelectedSize()
+                size = preview.selected.add(opened, source)
+                preview.tasks += tally.add(size, 0, done)
+            elif state in WORK:
                 held = source.size if source.members else expansion.held_bytes(source.url, source.size)
                 preview.tasks += tally.add(source.size, len(source.members), done, held)
             if state == "changed":

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any
 
 from ledgerbeam.errors import (
@@ -29,9 +29,10 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.pipelines.jobs.sources import listed_files
 from ledgerbeam.pipelines.preview.trace import FunctionTrial, Tracer
 from ledgerbeam.sources import FileSources, Sources
-from ledgerbeam.sources.forms import RecordForm, listed
+from ledgerbeam.sources.forms import RecordForm, blocks_of, listed
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
@@ -99,16 +100,18 @@ def sampled_records(
         sources: Maximum number of sources. Each is read, also small ones. None takes records evenly from all bytes.
         most_bytes: Approximate maximum of the total bytes. At least one record is read from each source.
     """
-    rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
-    weights = [size for _, size, _ in rows]
+    found = [*listed_files(pages)]
+    if (group := getattr(opened, "group", None)) is not None:  # sources of several files each
+        found = group(found)
+    weights = [source.size for source in found]
     if sources is not None:
-        rows = [rows[position] for position in _some_of(weights, sources)]
+        found = [found[position] for position in _some_of(weights, sources)]
         # Weights are at least the mean and at most double the total, so each source gets at least half an equal share.
-        mean = sum(size for _, size, _ in rows) // max(1, len(rows))
-        weights = [max(size, mean) for _, size, _ in rows]
-    room = None if most_bytes is None else most_bytes // max(1, len(rows))
+        mean = sum(source.size for source in found) // max(1, len(found))
+        weights = [max(source.size, mean) for source in found]
+    room = None if most_bytes is None else most_bytes // max(1, len(found))
     for position, shares in sample_places(weights, number):
-        source = Source(*rows[position])
+        source = found[position]
         try:
             if isinstance(opened, FileSources):
                 yield from _of_source(opened, source, shares, room)
@@ -136,8 +139,18 @@ def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sam
     if not cut.spans:
         return
     start, stop = cut.spans[0]
+    if cut.stream is not None:
+        with kind.open_stream(cut.source, cut.stream.format) as stream:
+            for place, record in enumerate(
+                islice(chain.from_iterable(blocks_of(stream.read(cut.stream.places[0]))), number)
+            ):
+                yield Sampled(cut.source, start + place, [record])
+        return
     with closing(kind.open(cut.source)) as reader:
-        for place, record in enumerate(reader.read_span(start, min(stop, start + number)), start):
+        stop = min(stop, start + number)
+        selected = getattr(reader, "numbers", None)  # of `SelectedSources`
+        numbers = range(start, stop) if selected is None else selected(start, cut.spans[0][1]).tolist()[:number]
+        for place, record in zip(numbers, reader.read_span(start, numbers[-1] + 1) if numbers else (), strict=False):
             yield Sampled(cut.source, place, [record])
 
 

@@ -33,7 +33,7 @@ _SECONDS = 1.0  # after this time, without set-up, no further record is tried
 
 def measured_speed(job: JobSpec) -> Speed | None:
     """Return the measured speed of a job's function; None if the job has no function, or no record was processed."""
-    if not isinstance(job, ShardJob) or job.command not in ("map", "tokenize"):
+    if not isinstance(job, ShardJob) or job.command not in ("map", "annotate", "tokenize"):
         return None
     set_ups: list[float] = []
     size, seconds, began = 0, 0.0, time.perf_counter()

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError, RecordError
 from ledgerbeam.io import ColumnFormat, OffsetFormat, Options, Reader, Sample, TarFormat, build_index, recognize
+from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.index.file import IndexFile, IndexLocation
@@ -24,7 +26,12 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import index_again
 from ledgerbeam.io.tar.grouping import Grouping
+from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream
+from ledgerbeam.sources.listing import stat_source
+
+if TYPE_CHECKING:
+    from ledgerbeam.sources.columns import Columns
 
 DEEP_CHUNK_RECORDS = 10_000
 PAGE_SOURCES = 1_000
@@ -39,6 +46,18 @@ class Shown:
     options: Options
     group: Grouping = "auto"
     columns: tuple[str, ...] = ()  # columns to read of a column file; empty for all
+    beside: tuple[str, ...] = ()  # folders of columns beside the source
+
+    def columns_beside(self) -> Columns | None:
+        """Return the columns beside the source; None without folders. It raises the errors of `ColumnFolder`."""
+        if not self.beside:
+            return None
+        from ledgerbeam.sources.columns import ColumnFolder, Columns  # noqa: PLC0415 - brings pyarrow
+
+        found = stat_source(self.url, self.options)
+        source = Source(found.url, found.size, found.version)
+        options = self.options or {}
+        return Columns([ColumnFolder(url, options).files_of(source) for url in self.beside], (), options)
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Reader, dict[str, Any]]]:
@@ -86,12 +105,17 @@ def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> Non
                 numbers_of = f"records 0 to {count - 1:,}" if count else "no records"
                 raise RecordError(f"{reader.url}: record {number} does not exist: the source has {numbers_of}")
         records = reader.read_many([number % count for number in numbers])
+    columns = shown.columns_beside()
+    places = [number % count for number in numbers]
+    beside = [] if columns is None else [record_json(to_records(columns.rows(n, n + 1))[0]) for n in places]
     if as_json:
         rows = [{"record": n, "value": _as_json(r)} for n, r in zip(numbers, records, strict=True)]
+        for row, values in zip(rows, beside, strict=False):
+            row["columns"] = orjson.loads(values)
         print_json_stream({"source": reader.url}, "records", rows)
     else:
-        for record in records:
-            sys.stdout.buffer.write(_as_line(record) + b"\n")
+        for line, values in zip_longest(map(_as_line, records), beside):
+            sys.stdout.buffer.write(line + b"\n" + (b"" if values is None else b"  " + values + b"\n"))
 
 
 def _as_json(record: Any) -> Any:

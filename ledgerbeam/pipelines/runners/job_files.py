@@ -43,8 +43,8 @@ KINDS = {
     "dedup.pairs": ("labels", "large-stars", "pairs", "sign", "small-stars", "stars"),
     "exchange.commands": ("group", "join", "repartition", "shuffle", "sort", "split"),
     "exchange.jobs": ("merge", "scatter"),
-    "jobs.map": ("map",),
-    "jobs.one_stage": ("convert", "index", "materialize"),
+    "jobs.map": ("annotate", "map"),
+    "jobs.one_stage": ("convert", "decontaminate", "index", "materialize", "select"),
     "jobs.pipeline": ("pipeline",),
 }
 

@@ -19,7 +19,7 @@ from ledgerbeam import stats
 from ledgerbeam._base.names import as_unicode
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
-from ledgerbeam.io import Format, ShardFile
+from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes, hash_rows
 from ledgerbeam.io.exchange.payloads import payload_of
@@ -28,16 +28,13 @@ from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.forms import FILE_SHIFT, PlacedPart, PlacedRecords
-from ledgerbeam.sources.listed import RemainingRecords, file_key
+from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.dedup.minhash import MinHash, finished
 from ledgerbeam.transforms.exchange.gather import lines_of
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
-from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.transforms.mapping.outcomes import TaskResults
 from ledgerbeam.user_code.guards import failed_by, message_of
 
 # Names of statistics of the deciding stages.
@@ -48,7 +45,6 @@ _TEXTS, _CHARACTERS = 4096, 1 << 22  # maximum number of texts, and of their cha
 _ROWS = 1 << 21  # number of band hashes that are read together
 _SHIFT = np.uint64(FILE_SHIFT)
 _LOWER = np.uint64((1 << FILE_SHIFT) - 1)
-DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record has
 
 
 class OfBucket(ABC):
@@ -137,36 +133,6 @@ def _files_of(
     files, position = np.unique((runs.astype(np.uint64) << _SHIFT) | (numbers >> _SHIFT), return_inverse=True)
     places = zip((files >> _SHIFT).tolist(), ((files & _LOWER) << _SHIFT).tolist(), strict=True)
     return [gathered.place(run, number)[0] for run, number in places], position
-
-
-@dataclass(frozen=True)
-class KeepRemaining:
-    """A function of one task, for `ProcessTask`, that writes the records that are not removed as duplicates."""
-
-    conversion: str  # name of the conversion to the format, see `io.conversion`
-    output_format: str | Format  # format of the outputs, or its name
-
-    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the remaining records, and the counts."""
-        remaining: RemainingRecords = task.records
-        kept, dropped = len(remaining.records), remaining.dropped
-        drops = {DUPLICATE: dropped} if dropped else {}
-        if not kept:
-            return NoneTask(task, counts=RecordCounts(dropped, 0, drops))
-        counts = RecordCounts(kept + dropped, kept, drops, {}, {"": kept})
-        try:
-            if self.output_format == "jsonl":
-                lines = lines_of(part.payloads() for part in remaining.records.parts)
-                if lines is not None:
-                    return task.replace(records=TaskResults({"": lines}, counts))
-            records = [record for part in remaining.records.parts for record in part.records()]
-        except LedgerbeamError as error:
-            return failed_by(error, task, message_of(error))
-        done = ConvertRecords(self.conversion, self.output_format)(task.replace(records=records))
-        if not isinstance(done, Task):
-            return done
-        results: Any = done.records
-        return done.replace(records=replace(results, counts=counts))
 
 
 @dataclass(frozen=True)

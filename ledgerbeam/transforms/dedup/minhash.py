@@ -81,7 +81,7 @@ class MinHash:
         """Return the n-grams of texts. A text without words has none."""
         words, counts = hash_words(texts)
         places = np.flatnonzero(counts)
-        return Grams(places, *self._grams(words, counts[places]))
+        return Grams(places, *self.grams_of(words, counts[places]))
 
     def bands_of(self, hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> Hashes:
         """Return the bands of texts, one row each. `sizes` are the numbers of n-grams of each text, at least 1.
@@ -97,7 +97,7 @@ class MinHash:
         high, low = (self._lane(least, lane) for lane in _LANES)
         return Hashes(high, low)
 
-    def _grams(
+    def grams_of(
         self, words: NDArray[np.uint64], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return the n-grams of texts with `counts` words each, and the number of n-grams of each text."""
@@ -189,7 +189,7 @@ def hash_words(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int
     waiting: list[bytes] = []
     size = 0
     for text in texts:
-        waiting.append(_spaced(text))
+        waiting.append(spaced(text))
         size += len(waiting[-1])
         if size >= _TEXT_BYTES:
             _hash_spaced(waiting, hashes, counts)
@@ -209,7 +209,7 @@ def finished(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x
 
 
-def _spaced(text: str) -> bytes:
+def spaced(text: str) -> bytes:
     """Return the words of a text, separated by spaces."""
     if text.isascii():  # NFKC leaves ASCII unchanged
         return text.encode().translate(_PLAIN)

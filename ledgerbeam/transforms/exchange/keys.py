@@ -207,6 +207,11 @@ def part_of(key: bytes, shares: Sequence[int]) -> int:
     return bisect_right(ends, int.from_bytes(key[:HASH_BYTES], "big") * ends[-1] >> 8 * HASH_BYTES)
 
 
+def field_of(name: str) -> Callable[[Any], Any]:
+    """Return a function that returns a field of a record, a.b for a nested value; None for a missing field."""
+    return _Field(name)
+
+
 class _Field:
     """Look-up of a field."""
 

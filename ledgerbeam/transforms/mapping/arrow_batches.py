@@ -35,7 +35,7 @@ from ledgerbeam.transforms.mapping.outcomes import (
     route_name,
 )
 from ledgerbeam.transforms.mapping.stages import CallStage
-from ledgerbeam.transforms.mapping.task_mapping import TaskFailedError
+from ledgerbeam.transforms.mapping.task_mapping import ONE_ROW, TaskFailedError
 from ledgerbeam.user_code.guards import describe_error, message_of
 
 
@@ -207,6 +207,8 @@ class ArrowMapping(BatchMapping):
         self._tally.receive(len(self._stages), [sum(len(part.positions) for part in parts)])
         if ends.rejected:
             parts = [part for part in map(self._without_rejected, parts) if len(part.positions)]
+        if self._rules.per_record:
+            self._require_one_row(parts)
         for part in parts:
             self._tally.routes[part.route].take(part.held)
         for position, end in sorted(ends.rejected.items()):
@@ -217,15 +219,20 @@ class ArrowMapping(BatchMapping):
         for positions in (list(ends.rejected), *(part.positions for part in parts)):
             is_dropped[np.asarray(positions, np.int64) - first] = False
         dropped = np.flatnonzero(is_dropped)
-        if not self._rules.keeps_dropped:
+        if not (self._rules.keeps_dropped or self._rules.per_record):
             for code, records in zip(*np.unique(ends.dropped[dropped], return_counts=True), strict=True):
                 self._take(Outcome(ends.reasons[code]), first, int(records))
         elif not ends.is_traced:
-            raise self._untraced("the records of dropped rows, which are to be stored, are unknown")
+            raise self._untraced("the records of dropped rows are unknown")
         else:
             for row in dropped.tolist():
                 self._take(Outcome(ends.reasons[ends.dropped[row]]), first + row)
         return parts
+
+    def _require_one_row(self, parts: Sequence[Window]) -> None:
+        positions = np.concatenate([np.zeros(0, np.int64), *(part.positions for part in parts)])
+        if any(part.route for part in parts) or len(np.unique(positions)) < len(positions):
+            raise self._failed_task(f"{self._name} {ONE_ROW}")
 
     def _without_rejected(self, part: Window) -> Window:
         """Leave out the rows of records of which another row was rejected."""

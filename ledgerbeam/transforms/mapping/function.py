@@ -181,6 +181,8 @@ class MapRecords(FunctionOfTask):
         record_timeout: Longest time of all calls of functions of single records for one record, and of each call with a
             batch, in seconds. The calls then run in another process, which is killed if they take longer. None calls
             the functions in this process.
+        per_record: Whether the output is a table with one row for each record: the columns beside it. A function
+            returns one mapping of names to values. The row of a dropped or rejected record has nulls.
     """
 
     _inside: MapRecords | None = None  # of an isolated function: the one that calls the functions in this process
@@ -200,6 +202,7 @@ class MapRecords(FunctionOfTask):
         keep_dropped: bool = False,
         style: str | None = None,
         record_timeout: float | None = None,
+        per_record: bool = False,
     ) -> None:
         if record_timeout is not None and not record_timeout > 0:
             raise UsageError(f"MapRecords: record_timeout: expected more than 0 seconds, found {record_timeout}")
@@ -215,6 +218,7 @@ class MapRecords(FunctionOfTask):
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
         self.keep_dropped = keep_dropped
+        self.per_record = per_record
         self.marks = on_error == "reject"
         self._format = output_format
 
@@ -245,6 +249,7 @@ class MapRecords(FunctionOfTask):
             "as": self.form,
             "nan": self.nan,
             **({"keep dropped": True} if self.keep_dropped else {}),
+            **({"per record": True} if self.per_record else {}),
         }
         sizes = [one.batch for one in self.functions]
         if any(sizes) and any(depends_on_batches(one.object.check()) for one in self.functions):
@@ -316,6 +321,7 @@ class MapRecords(FunctionOfTask):
             self.form == "arrow",
             self.keep_dropped,
             ahead=None if self._calls is None else self._calls.ahead,
+            per_record=self.per_record,
         )
 
     def _mapping_again(self, ready: tuple[ReadyObject, ...], task: Task, collected: stats.Collected) -> TaskMapping:

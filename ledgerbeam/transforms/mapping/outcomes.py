@@ -344,7 +344,7 @@ def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[Reject
     """
     if not rejections:
         return []
-    raws = _raw_records(task)
+    raws = raw_records_of(task)
     return [
         RejectedRecord(raw.url, raw.record, raw.start, raw.stop, raw.data, rejection)
         for rejection, raw in ((rejection, raws[rejection.position]) for rejection in rejections)
@@ -354,7 +354,7 @@ def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[Reject
 def source_record(task: Task, position: int) -> RawRecord | None:
     """Return a record of a task as stored in its source; None if it cannot be found."""
     try:
-        return _raw_records(task)[position]
+        return raw_records_of(task)[position]
     except Exception:  # noqa: BLE001 - the caller describes another error with it
         return None
 
@@ -385,7 +385,8 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, Mapping | orjson.Fragment) or dataclasses.is_dataclass(value)
 
 
-def _raw_records(task: Task) -> Sequence[RawRecord]:
+def raw_records_of(task: Task) -> Sequence[RawRecord]:
+    """Return the bytes of the records of a task, in order. UnsupportedShapeError: they are unknown."""
     if task.raw is None:
         raise UnsupportedShapeError(
             f"{task.name}: an earlier function made this task, so the bytes of its rejected records are unknown; "

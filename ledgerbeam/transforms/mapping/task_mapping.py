@@ -8,8 +8,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from ledgerbeam._base.lazy import np
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.errors import FunctionError, IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
@@ -36,6 +37,7 @@ from ledgerbeam.transforms.mapping.outcomes import (
     Results,
     Tally,
     TaskResults,
+    raw_records_of,
     read_result,
     rejected_records,
     require_category,
@@ -58,6 +60,8 @@ class MappingRules:
     # Whether each result is checked at once, even if the format encodes all results of a task together
     placed: bool = False
     ahead: Ahead | None = None  # if the functions are in another process
+    # Whether each record has one row in the output. The row of a record without a result has nulls.
+    per_record: bool = False
 
     @cached_property
     def labels(self) -> Sequence[str]:
@@ -80,6 +84,9 @@ class TaskFailedError(Exception):
 
 
 _NOTHING = Outcome(End(0, NOTHING))
+ONE_ROW = (
+    "returned several results, or a Route, for one record: expected one mapping of names to values, or None for nulls"
+)
 
 
 class TaskMapping:
@@ -125,8 +132,10 @@ class TaskMapping:
                     datasets[route] = records
             rejects, dropped = (
                 rejected_records(task, sorted(ends, key=lambda end: end.position)) if ends else []
-                for ends in (self._rejections, self._dropped)
+                for ends in (self._rejections, self._dropped if self._rules.keeps_dropped else ())
             )
+            if self._rules.per_record:
+                datasets = {"": self._aligned(datasets.get(""), 0, self._read)}
         except UnplacedError:
             raise
         except RecordError as error:
@@ -137,6 +146,29 @@ class TaskMapping:
         if not datasets and not rejects and not dropped:
             return NoneTask(task, counts=counts, statistics=statistics)
         return task.replace(records=TaskResults(datasets, counts, rejects, statistics, dropped))
+
+    def _aligned(self, results: Any, first: int, records: int) -> Any:
+        """Return a row for each record from position `first` on, from the `results` of those that have one.
+
+        Blank lines, which have a number, have a row, too.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
+
+        task = self._task
+        numbers = np.arange(records)
+        if records != task.stop - task.start:
+            numbers = np.array([one.record for one in raw_records_of(task)], np.int64) - task.start
+        numbers = numbers[first:]
+        ended = [end.position - first for end in (*self._rejections, *self._dropped)]
+        kept = np.delete(numbers, ended)
+        start = int(numbers[0]) if first else 0
+        rows = np.full(task.stop - task.start - start, -1)
+        rows[kept - start] = np.arange(len(kept))
+        schemas = getattr(self._rules.output, "schema", None)
+        if schemas is None:
+            raise RecordError("the columns have no schema, because no sampled record has values; give --schema")
+        table = schemas.of().empty_table() if results is None else results
+        return table.take(pa.array(rows, mask=rows < 0))
 
     def _function_counts(self) -> dict[str, Statistic]:
         """Return the counts of several functions as a statistic."""
@@ -167,6 +199,8 @@ class TaskMapping:
     def _recomputed(self, first: int, records: int, origins: Mapping[str, Sequence[int]]) -> Recomputed:
         collected = {route: collector.finish() for route, collector in self._tally.routes.items()}
         datasets = {route: records for route, records in collected.items() if len(records)}
+        if self._rules.per_record:
+            datasets = {"": self._aligned(datasets.get(""), first, records)}
         return Recomputed(first, records, datasets, origins, self._place)
 
     def _place(self, position: int) -> str:
@@ -247,6 +281,9 @@ class TaskMapping:
     def _take(self, outcome: Outcome, position: int, records: int = 1) -> None:
         """Collect the results of a record, or count its end, which may also be that of more records."""
         end = outcome.end
+        if end is None and self._rules.per_record and (len(outcome.held) > 1 or outcome.held[0][0]):
+            last = len(self._rules.functions) - 1
+            end = self._end_of(FunctionError(f"{self._name} {ONE_ROW}"), position, last)
         if end is None:
             for route, held in outcome.held:
                 self._tally.routes[route].take(held)
@@ -254,7 +291,7 @@ class TaskMapping:
         try:
             if end.error is None:
                 self._tally.drop(end.reason, records)
-                if self._rules.keeps_dropped:
+                if self._rules.keeps_dropped or self._rules.per_record:
                     self._dropped.append(Rejection(position, end.reason, function=self._label(end)))
                 return
             if not self._rules.rejects:

@@ -7,15 +7,19 @@ bytes of the source at the offsets in the index.
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_jsonl
 from ledgerbeam.io.index.file import check_index, index_bytes
+from ledgerbeam.io.index.reader import small_gap
 from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.format import TarFormat
@@ -139,3 +143,27 @@ def test_damaged_indexes_give_typed_errors_or_what_they_name(tmp_path: Path) -> 
 
 if __name__ == "__main__":
     main(index_trial)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=60))
+def test_ranges_are_joined_while_a_tenth_of_their_bytes_lies_between(parts: list[tuple[int, int]]) -> None:
+    gaps, sizes = np.array(parts).T
+    stops = np.cumsum(gaps + sizes)
+    starts = stops - sizes
+    gap = small_gap(starts, stops)
+    between = gaps[1:]
+    assert between[between <= gap].sum() * 10 <= sizes.sum()
+    larger = between[between > gap].min(initial=10**6)
+    assert between[between <= larger].sum() * 10 > sizes.sum() or larger == 10**6
+
+
+@given(st.sets(st.integers(0, 99)), st.sampled_from([True, False]))
+def test_scattered_lines_are_read_as_a_span_reads_them(wanted: set[int], ends: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        lines = ["" if number % 7 == 3 else f'{{"n": {number}}}' for number in range(100)]
+        path.write_bytes(("\n".join(lines) + "\n" * ends).encode())
+        path.with_name("a.jsonl.idx").write_bytes(index_bytes(JsonlFormat().build_index(str(path))))
+        reader = JsonlReader(str(path))
+        expected = [raw for raw in reader.read_raw(0, 100) if raw.record in wanted]
+        assert reader.read_raw_some(np.array(sorted(wanted), np.int64)) == expected

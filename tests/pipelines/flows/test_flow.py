@@ -105,6 +105,9 @@ def test_steps_that_read_one_step_each_other_way_round_come_once(folder: Path) -
 
 BASE: dict[str, dict[str, Any]] = {
     "map": {"map": "html:escape", "to": "jsonl"},
+    "annotate": {"annotate": "html:escape"},
+    "select": {"select": True, "to": "jsonl"},
+    "decontaminate": {"decontaminate": True, "against": "in/a.jsonl", "to": "jsonl"},
     "convert": {"convert": True, "to": "jsonl"},
     "tokenize": {"tokenize": "bytes"},
     "split": {"split": True, "by": "id", "parts": 2, "to": "jsonl"},
@@ -178,7 +181,7 @@ WRONG = {
     "unknown key of the flow": (f"step = 1\n{FIRST}", ["step", "one of root, steps, defaults"]),
     "no steps": ("[steps]\n", ["steps", "a table of steps"]),
     "a name that is none": (FIRST.replace("first", '"a/b"'), ["'a/b'", "letters"]),
-    "no command": (f"[steps.a]\n{SOURCES}", ["step a", "the command", "map, convert"]),
+    "no command": (f"[steps.a]\n{SOURCES}", ["step a", "the command", "map, annotate, select, decontaminate, convert"]),
     "two commands": (f"[steps.a]\nsort = true\nconvert = true\n{SOURCES}", ["step a", "convert", "sort"]),
     "a command with another value": (f"[steps.a]\nconvert = 3\n{SOURCES}", ["step a: convert", "true", "3"]),
     "unknown key": (f"{FIRST}colour = 1", ["step first", "colour", "one of", "task_bytes"]),

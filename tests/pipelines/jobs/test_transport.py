@@ -11,17 +11,27 @@ from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
 from ledgerbeam.pipelines.dedup.pairs import LabelsJob, NearChoice, PairsJob
 from ledgerbeam.pipelines.exchange.commands import GroupJob, JoinJob, RepartitionJob, ShuffleJob, SortJob, SplitJob
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
-from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
-from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, DatasetParts, IndexJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.map import AnnotateJob, MapJob, MappedFunction
+from ledgerbeam.pipelines.jobs.one_stage import (
+    ConvertJob,
+    DatasetParts,
+    DecontaminateJob,
+    IndexJob,
+    MaterializeJob,
+    SelectJob,
+)
 from ledgerbeam.pipelines.jobs.pipeline import GatheredRuns, PipelineJob, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.runners.job_files import KINDS, dump_job, job_class, load_job
+from ledgerbeam.sources.where import Where
 from ledgerbeam.user_code.loading import PickledObject
 from tests.cases import each
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
+SELECTED = ListedFiles(patterns=("/in/*.jsonl",), beside=("/scores",), where=Where("n > 3", ("n",)))
 PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
 WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
 PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
@@ -96,6 +106,9 @@ SPECS: list[JobSpec] = [
     IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
     MapJob(files=FILES, functions=(NAMED,), to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
     MapJob(files=FILES, functions=(NAMED, GIVEN), to="jsonl", style="datasets", keep_dropped=True, **WORDS),  # type: ignore[arg-type]
+    AnnotateJob(files=FILES, functions=(NAMED,), to="parquet", layout=ColumnLayout(), published="columns", **WORDS),  # type: ignore[arg-type]
+    DecontaminateJob(files=FILES, against={"/quiz.jsonl": "ab"}, ngram=13, field="text", to="jsonl", **WORDS),  # type: ignore[arg-type]
+    SelectJob(files=SELECTED, to="jsonl", **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=DatasetParts(**dataclasses.asdict(PARTS)), **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
     MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]

@@ -21,11 +21,12 @@ from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import ChosenRecords, RemainingRecords, file_key
 from ledgerbeam.transforms import ProcessTask
 from ledgerbeam.transforms.dedup import duplicates as near
-from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, KeepRemaining, SignRecords
+from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.verify import CollectGrams
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.exchange.scatter import ScatteredRecords
+from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
 from tests.pipelines.exchanges.stages import Stages, by_file, spoil
 from tests.test_statistics import value_of
 from tests.transforms.dedup.test_verify import as_bytes
@@ -107,31 +108,31 @@ def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, kind: str
 @pytest.mark.parametrize("lines", [None, [b'{"a": 1}', b'{"a":2}']])
 def test_what_is_left_is_written_and_counted(lines: list[bytes] | None) -> None:
     task = remaining([{"a": 1}, {"a": 2}], 3, lines)
-    done = KeepRemaining("json", "jsonl")(task)
+    done = KeepPlaced("json", "jsonl")(task)
     assert isinstance(done, Task)
     assert done.records.counts == RecordCounts(5, 2, {"duplicate": 3}, {}, {"": 2})
     assert list(done.records.datasets) == [""]
     found = done.records.datasets[""]
     assert list(found) == [{"a": 1}, {"a": 2}]
     assert found.data == (b"\n".join(lines or [b'{"a":1}', b'{"a":2}']) + b"\n")
-    whole = KeepRemaining("json", "jsonl")(remaining([{"a": 1}], 0))
+    whole = KeepPlaced("json", "jsonl")(remaining([{"a": 1}], 0))
     assert isinstance(whole, Task)
     assert whole.records.counts == RecordCounts(1, 1, {}, {}, {"": 1})
 
 
 def test_of_what_is_dropped_as_a_whole_the_counts_stay() -> None:
     task = remaining([], 4)
-    assert KeepRemaining("json", "jsonl")(task) == NoneTask(task, counts=RecordCounts(4, 0, {"duplicate": 4}))
+    assert KeepPlaced("json", "jsonl")(task) == NoneTask(task, counts=RecordCounts(4, 0, {"duplicate": 4}))
     task = remaining([], 0)
-    assert KeepRemaining("json", "jsonl")(task) == NoneTask(task, counts=RecordCounts())
+    assert KeepPlaced("json", "jsonl")(task) == NoneTask(task, counts=RecordCounts())
 
 
 def test_records_that_are_no_lines_are_converted() -> None:
     task = remaining([Sample("k", {"txt": b"a"})], 2)
-    done = KeepRemaining("json", "jsonl")(task)
+    done = KeepPlaced("json", "jsonl")(task)
     assert isinstance(done, Task), done
     assert done.records.counts == RecordCounts(3, 1, {"duplicate": 2}, {}, {"": 1})
-    kept = KeepRemaining("sample", "tar")(task)
+    kept = KeepPlaced("sample", "tar")(task)
     assert isinstance(kept, Task)
     assert list(kept.records.datasets[""]) == [Sample("k", {"txt": b"a"})]
     assert kept.records.counts == done.records.counts
@@ -139,11 +140,11 @@ def test_records_that_are_no_lines_are_converted() -> None:
 
 def test_a_record_that_cannot_be_written_fails_the_task() -> None:
     task = remaining([{"a": math.nan}])
-    done = KeepRemaining("json", "jsonl")(task)
+    done = KeepPlaced("json", "jsonl")(task)
     assert isinstance(done, FailedTask)
     assert done.task.node == task.node
     broken = remaining([], 0, [b"{"])
-    done = KeepRemaining("json", "parquet")(broken)
+    done = KeepPlaced("json", "parquet")(broken)
     assert isinstance(done, FailedTask)
     assert done.task == broken
     assert "/in/a.jsonl" in done.error

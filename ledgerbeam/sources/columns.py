@@ -1,0 +1,486 @@
+"""Columns beside records: folders of files with one row for each record of a source, and the records that they select.
+
+A folder has a catalog, the Arrow file ``_columns.arrow``. Its rows name the file, the source, and the first record of
+each span of a source whose columns are in one file. So a source's columns are found without a listing, and columns of
+another version of the source are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io import OffsetFormat, ParquetFormat, ShardFile, publish_bytes
+from ledgerbeam.io.columns.values import is_json
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.index.reader import RawRecord, runs_of
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.sources.kind import (
+    Cut,
+    Opened,
+    Selectable,
+    SelectableStream,
+    SourceKind,
+    Sources,
+    StreamCut,
+    StreamReader,
+    TaskLimits,
+    listed_file,
+    with_file_marks,
+)
+from ledgerbeam.sources.where import Where
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.columns.reader import GroupedRows
+
+CATALOG = "_columns.arrow"
+METADATA = b"ledgerbeam.columns"  # key in the metadata of a file of columns
+_ROWS = 1 << 20  # number of records whose columns are held at a time
+_FIRST = re.compile(r"-(\d{10,})\.parquet$")  # the number of the first record, in the name of a file of columns
+_SMALL = 1 << 16  # size in bytes up to which a file may have no records, so that it needs no columns
+_MOST_OPEN = 16  # largest number of files of columns that are open
+_MOST_JOINED = 64  # largest number of spans that become one task because few of their records are selected
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary(16)),  # of the source, which covers its URL, size and version
+        ("source", pa.string()),
+        ("version", pa.string()),
+        ("file", pa.string()),  # relative to the folder
+        ("size", pa.int64()),
+        ("stored", pa.string()),  # version of the file
+        ("records", pa.int64()),
+    ]
+)
+
+
+class CatalogRow(NamedTuple):
+    """A file of columns: its source, and its name, size and version."""
+
+    id: bytes
+    source: str
+    version: str
+    file: str
+    size: int
+    stored: str
+    records: int
+
+
+def write_catalog(url: str, rows: Iterable[CatalogRow], names: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Write the catalog of a folder of columns. The rows of a source are adjacent, by their first record."""
+    table = pa.Table.from_pylist([row._asdict() for row in rows], _SCHEMA)
+    table = table.replace_schema_metadata({METADATA: json.dumps([*names]).encode()})
+    data = io.BytesIO()
+    with pa.ipc.new_file(data, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    publish_bytes(url, data.getvalue(), options)
+
+
+_AGAIN = "run the ledgerbeam annotate that wrote the folder again, with this source"
+
+
+def _lacking(folder: str, source: Source) -> str:
+    return f"{folder}: has no columns for {source.url}; {_AGAIN}"
+
+
+class ColumnFolder:
+    """The catalog of a folder of columns.
+
+    Raises:
+        UsageError: The folder has no catalog: no job has written it, or the job is not complete.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.url = url
+        try:
+            data = read_bytes(f"{url}/{CATALOG}", dict(options))
+        except SourceNotFoundError as error:
+            raise UsageError(
+                f"--with {url}: expected a folder of columns, with the file {CATALOG}, found none; give the output "
+                "of a complete ledgerbeam annotate"
+            ) from error
+        try:
+            self._table = pa.ipc.open_file(data).read_all()
+            self.names = tuple(json.loads(self._table.schema.metadata[METADATA]))
+            self._ids = self._table["id"].to_numpy()
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"{url}/{CATALOG}: not the catalog of a folder of columns ({error}); run ledgerbeam annotate again"
+            ) from error
+
+    @cached_property
+    def _places(self) -> dict[bytes, tuple[int, int]]:
+        """The first row of each source, and the row after its last."""
+        starts = np.flatnonzero(np.r_[True, self._ids[1:] != self._ids[:-1]]) if len(self._ids) else np.zeros(0, int)
+        stops = np.r_[starts[1:], len(self._ids)].tolist()
+        return {self._ids[start]: (start, stop) for start, stop in zip(starts.tolist(), stops, strict=True)}
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        return dict(zip(self._table["source"].to_pylist(), self._table["version"].to_pylist(), strict=True))
+
+    def files_of(self, source: Source) -> list[Source]:
+        """Return the files with the columns of a source, in the order of its records.
+
+        A small source may have none: if it has records, `SelectedSources` raises the error.
+
+        Raises:
+            ChangedSourceError: The folder has columns of another version of the source.
+            SourceNotFoundError: It has none.
+        """
+        if (place := self._places.get(source.id)) is None:
+            known = self._versions.get(source.url)
+            if known is None and source.size <= _SMALL:
+                return []
+            if known is None:
+                raise SourceNotFoundError(_lacking(self.url, source))
+            raise ChangedSourceError(
+                f"{self.url}: has columns of {source.url} in version {known}, which is now in version "
+                f"{source.version}; {_AGAIN}"
+            )
+        rows = self._table.slice(place[0], place[1] - place[0]).to_pylist()
+        return [Source(f"{self.url}/{row['file']}", row["size"], row["stored"]) for row in rows if row["records"]]
+
+
+def conditioned(folders: Sequence[ColumnFolder], where: str | Where) -> tuple[Where, tuple[str, ...]]:
+    """Return a condition over the columns of folders, and the URLs of the folders that it needs.
+
+    `where` is SQL, or a condition with a function, which needs all columns.
+
+    Raises:
+        UsageError: Two folders have one name of a column, or the condition does not fit the columns.
+    """
+    known: dict[str, str] = {}
+    for folder in folders:
+        for name in folder.names:
+            if (other := known.setdefault(name, folder.url)) != folder.url:
+                raise UsageError(
+                    f"--with: {other} and {folder.url} both have a column {name!r}; write one under another name"
+                )
+    if isinstance(where, Where):
+        return replace(where, columns=tuple(known)), tuple(folder.url for folder in folders)
+    condition = Where.of_sql(where, tuple(known))
+    needed = {known[name] for name in condition.columns}
+    return condition, tuple(folder.url for folder in folders if folder.url in needed)
+
+
+def with_columns(sources: Iterable[Source], folders: Sequence[str], options: Mapping[str, Any]) -> Iterator[Source]:
+    """Yield each source together with the files of its columns. It raises the errors of `ColumnFolder`."""
+    opened = [ColumnFolder(url, options) for url in folders]
+    for source in sources:
+        columns = [file for folder in opened for file in folder.files_of(source)]
+        yield Source.pack([*(source.members or (source,)), *columns])
+
+
+@dataclass(frozen=True)
+class ColumnsFormat(ParquetFormat):
+    """Parquet files of columns, whose metadata name the source and the span of a task."""
+
+    facts: str = ""  # the metadata, as JSON
+
+    def of_task(self, task: Task) -> ColumnsFormat:
+        """Return the format of the file of a task."""
+        source = task.source
+        facts = {"source": without_secrets(source.url), "size": source.size, "version": source.version}
+        return replace(self, facts=json.dumps({**facts, "first": task.start, "records": task.stop - task.start}))
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        """Encode a row for each record of the task."""
+        from ledgerbeam.io.columns.schema import written_table  # noqa: PLC0415
+
+        table = written_table(records, self.schema)
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA: self.facts.encode()})
+        return [ShardFile(self.suffixes[0], self.encode_table(table), table.num_rows)]
+
+
+class Columns:
+    """The columns of one source, as tables of rows by record number.
+
+    Args:
+        files: The files of each folder, in the order of the records.
+        names: Columns to read; empty for all.
+    """
+
+    def __init__(self, files: Sequence[Sequence[Source]], names: Sequence[str], options: Mapping[str, Any]) -> None:
+        self._files = [(list(map(_first, of_folder)), of_folder) for of_folder in files if of_folder]
+        self._names = set(names)
+        self._options = dict(options)
+        self._open: dict[str, GroupedRows] = {}  # the last used files
+
+    def rows(self, start: int, stop: int) -> pa.Table:
+        """Return the columns of the records `[start, stop)`, a row for each. SourceError: a file has other rows."""
+        columns: dict[str, Any] = {}
+        if not self._files:
+            raise SourceNotFoundError(f"records {start} to {stop - 1} have no columns; {_AGAIN}")
+        for firsts, files in self._files:
+            parts = []
+            for place in range(max(0, bisect_right(firsts, start) - 1), len(files)):
+                if firsts[place] >= stop:
+                    break
+                reader, first = self._opened(files[place]), firsts[place]
+                if reader is not None:
+                    parts.append(reader.read_batch(max(start - first, 0), min(stop - first, len(reader))))
+            table = pa.concat_tables(parts) if parts else None
+            if table is None:
+                continue
+            if len(table) != stop - start:
+                raise SourceError(
+                    f"{files[0].url}: expected a row for each of the records {start} to {stop - 1}, found "
+                    f"{len(table)}; run ledgerbeam annotate again"
+                )
+            columns |= {name: _plain(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+        return pa.table(columns)
+
+    @property
+    def records(self) -> int:
+        """Number of records of the source; 0 without columns."""
+        if not self._files:
+            return 0
+        firsts, files = self._files[0]
+        with closing(ParquetFormat().open_columns(files[-1].url, self._options)) as reader:
+            return firsts[-1] + len(reader)
+
+    def close(self) -> None:
+        """Close the files."""
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def _opened(self, file: Source) -> GroupedRows | None:
+        """Open a file for the wanted columns; None if it has none of them."""
+        if (reader := self._open.get(file.url)) is None:
+            listed = listed_file(file)
+            reader = ParquetFormat().open_columns(file.url, self._options, listed=listed)
+            if self._names:
+                wanted = [name for name in reader.schema.names if name in self._names]
+                reader.close()
+                if not wanted:
+                    return None
+                reader = ParquetFormat(columns=tuple(wanted)).open_columns(file.url, self._options, listed=listed)
+            self._open[file.url] = reader
+            if len(self._open) > _MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()
+        return reader
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as its values; JSON null is null."""
+    if not is_json(column.type):
+        return column
+    chunks = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
+    texts = pa.chunked_array(chunks, pa.string())
+    return pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.string()), texts)
+
+
+def _first(file: Source) -> int:
+    found = _FIRST.search(file.url)
+    if found is None:
+        raise SourceError(f"{file.url}: not the name of a file of columns; run ledgerbeam annotate again")
+    return int(found[1])
+
+
+@dataclass(frozen=True)
+class SelectedSources:
+    """Opens the sources of `with_columns`, of which only the selected records are read.
+
+    Attributes:
+        inner: Opens the sources alone.
+        folders: URLs of the folders of columns.
+        where: The condition that selects records.
+    """
+
+    inner: Sources
+    folders: tuple[str, ...]
+    where: Where
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def kind_of(self, source: Source) -> SourceKind:
+        return _SelectedKind(self, self.inner.kind_of(self.parts(source)[0]))
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        self.inner.check_names(urls, by_position=by_position)
+
+    def group(self, files: Iterable[Source]) -> list[Source]:
+        """Return the sources of listed files, with their columns. It raises the errors of `ColumnFolder`."""
+        group = getattr(self.inner, "group", list)  # of shards of Shar
+        return [*with_columns(group(files), self.folders, self.storage_options)]
+
+    def counted(self, source: Source) -> tuple[int, int, int]:
+        """Return the numbers of selected records, of all records, and of runs of selected records of a source."""
+        with closing(self.selection(source)) as selection:
+            records = selection.records
+            numbers = selection.numbers(0, records)
+        return len(numbers), records, sum(1 for _ in runs_of(numbers))
+
+    def parts(self, source: Source) -> tuple[Source, list[list[Source]]]:
+        """Return a source without its columns, and the files of its columns by folder."""
+        columns: list[list[Source]] = [[] for _ in self.folders]
+        files: list[Source] = []
+        for member in source.members:
+            of = [place for place, url in enumerate(self.folders) if _is_column_file(member.url, url)]
+            (columns[max(of, key=lambda place: len(self.folders[place]))] if of else files).append(member)
+        return files[0] if len(files) == 1 else Source.pack(files), columns
+
+    def selection(self, source: Source) -> SelectedNumbers:
+        """Return the selection of the records of a source."""
+        return SelectedNumbers(Columns(self.parts(source)[1], self.where.columns, self.storage_options), self.where)
+
+
+def _is_column_file(url: str, folder: str) -> bool:
+    return url.startswith(f"{folder}/") and _FIRST.search(url) is not None
+
+
+class SelectedNumbers:
+    """The selected records of one source."""
+
+    def __init__(self, columns: Columns, where: Where) -> None:
+        self._columns = columns
+        self._where = where
+
+    @property
+    def records(self) -> int:
+        """Number of records of the source."""
+        return self._columns.records
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the numbers of the selected records in `[start, stop)`, ascending."""
+        found = [np.zeros(0, np.int64)]
+        for first in range(start, stop, _ROWS):
+            rows = self._columns.rows(first, min(first + _ROWS, stop))
+            found.append(np.flatnonzero(self._where.mask(rows)) + first)
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        """Close the files of columns."""
+        self._columns.close()
+
+
+@dataclass(frozen=True)
+class _SelectedKind(SourceKind):
+    """The kind of a source with columns. `inner` is the kind without them."""
+
+    sources: SelectedSources
+    inner: SourceKind
+
+    cut_waits = True
+
+    @property
+    def any_part(self) -> bool:  # type: ignore[override]
+        return self.inner.any_part
+
+    def files(self, source: Source) -> list[FileInfo]:
+        plain, columns = self.sources.parts(source)
+        return [*self.inner.files(plain), *(listed_file(file) for files in columns for file in files)]
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        """Divide a source into spans with about as many selected bytes as the limits allow."""
+        plain, columns = self.sources.parts(source)
+        cut = self.inner.cut(plain, limits, changed=changed)
+        for folder, files in zip(self.sources.folders, columns, strict=True):
+            if cut.spans and not files:
+                raise SourceNotFoundError(_lacking(folder, plain))
+        marked = [with_file_marks(file, self.sources.storage_options) for files in columns for file in files]
+        whole = replace(source, members=(*(cut.source.members or (cut.source,)), *marked))
+        with closing(self.sources.selection(whole)) as selection:
+            shares = [len(selection.numbers(*span)) / max(1, span[1] - span[0]) for span in cut.spans]
+        # A span of a stream is read whole.
+        groups = list(_groups(shares)) if cut.stream is None else [(at, at) for at, share in enumerate(shares) if share]
+        spans = [(cut.spans[first][0], cut.spans[last][1]) for first, last in groups]
+        if cut.stream is None:
+            return Cut(whole, spans)
+        places = cut.stream.places
+        joined = tuple(
+            StreamSpan(places[first].record, stop - start, places[first].start, places[last].stop)
+            for (first, last), (start, stop) in zip(groups, spans, strict=True)
+        )
+        return Cut(whole, spans, StreamCut(joined, cut.stream.format))
+
+    def open(self, source: Source) -> Opened:
+        opened = cast(Selectable, self.inner.open(self.sources.parts(source)[0]))
+        return _Selected(opened, self.sources.selection(source))
+
+    @contextmanager
+    def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
+        plain = self.sources.parts(source)[0]
+        with (
+            self.inner.open_stream(plain, kind) as reader,
+            closing(self.sources.selection(source)) as selection,
+        ):
+            yield _SelectedStream(cast(SelectableStream, reader), selection)
+
+
+def _groups(shares: Sequence[float]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of neighbouring spans that together have as many selected records as one span.
+
+    `shares` has the share of the selected records of each span. Spans without any join their neighbours.
+    """
+    first, held = None, 0.0
+    for place, share in enumerate(shares):
+        if first is not None and (held + share > 1 or place - first == _MOST_JOINED):
+            yield first, place - 1
+            first, held = None, 0.0
+        if first is None and share:
+            first = place
+        held += share
+    if first is not None:
+        yield first, len(shares) - 1
+
+
+class _Selected:
+    fetches = False
+
+    def __init__(self, opened: Selectable, selection: SelectedNumbers) -> None:
+        self._opened = opened
+        self._selection = selection
+        self.read_some = opened.read_some
+        self.numbers = selection.numbers
+
+    def read_span(self, start: int, stop: int) -> Any:
+        return self.read_some(self.numbers(start, stop))
+
+    def read_each(self, start: int, stop: int) -> Any:
+        return self.read_some(self.numbers(start, stop), each=True)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        runs = runs_of(self.numbers(start, stop))
+        return [raw for first, last in runs for raw in self._opened.read_raw(first, last)]
+
+    def close(self) -> None:
+        self._selection.close()
+        self._opened.close()
+
+
+class _SelectedStream:
+    def __init__(self, reader: SelectableStream, selection: SelectedNumbers) -> None:
+        self._reader = reader
+        self._selection = selection
+        self.read_some = reader.read_some
+
+    def read(self, span: StreamSpan) -> Any:
+        return self.read_some(span, self._numbers(span))
+
+    def read_each(self, span: StreamSpan) -> Any:
+        return self.read_some(span, self._numbers(span), each=True)
+
+    def read_raw(self, span: StreamSpan) -> list[RawRecord]:
+        wanted = set(self._numbers(span).tolist())
+        return [raw for raw in self._reader.read_raw(span) if raw.record in wanted]
+
+    def _numbers(self, span: StreamSpan) -> NDArray[np.int64]:
+        return self._selection.numbers(span.record, span.record + span.records)
