@@ -305,7 +305,7 @@ def _refusal(kind: type) -> str:
 
 
 def _signature(target: Any) -> inspect.Signature:
-    """Return the parameters that ``--set`` can give: of the constructor of a class, and those of `_Step`."""
+    """Return the parameters that ``--set`` can give: parameters of the constructor of a class, and of `_Step`."""
     own = [
         inspect.Parameter("text_key", inspect.Parameter.KEYWORD_ONLY, default="text"),
         inspect.Parameter("id_key", inspect.Parameter.KEYWORD_ONLY, default="id"),

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 CATALOG = "_columns.arrow"
 METADATA = b"ledgerbeam.columns"  # key in the metadata of a file of columns
-_ROWS = 1 << 20  # number of records whose columns are held at a time
+_ROWS = 1 << 20  # number of records whose columns are in memory together
 _FIRST = re.compile(r"-(\d{10,})\.parquet$")  # the number of the first record, in the name of a file of columns
 _SMALL = 1 << 16  # size in bytes up to which a file may have no records, so that it needs no columns
 _MOST_OPEN = 16  # largest number of files of columns that are open
@@ -297,7 +297,7 @@ def _first(file: Source) -> int:
 
 @dataclass(frozen=True)
 class SelectedSources:
-    """Opens the sources of `with_columns`, of which only the selected records are read.
+    """Opens the sources of `with_columns` to read only their selected records.
 
     Attributes:
         inner: Opens the sources alone.

@@ -321,7 +321,7 @@ class _Tables(Form):
 
 
 def _as_lines(raw: Sequence[RawRecord]) -> bytes:
-    """Return lines, of which some formats include the newline."""
+    """Return lines. In some formats their bytes include the newline, in others not."""
     return b"".join(one.data.removesuffix(b"\n") + b"\n" for one in raw)
 
 

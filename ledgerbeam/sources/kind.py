@@ -124,7 +124,7 @@ class SelectableStream(StreamReader, Protocol):
 
 
 class Selectable(Opened, Protocol):
-    """An open source of which scattered records can be read."""
+    """An open source that can read scattered records."""
 
     def read_some(self, numbers: NDArray[np.int64], *, each: bool = False) -> Any:
         """Return what `read_span`, or with `each` `read_each`, returns for some records, by ascending numbers."""

@@ -71,7 +71,7 @@ class SelectedRecords(NumberedRecords[Any]):
         return self._reader.read_many(self.numbers[records].tolist())
 
     def raw(self, index: int) -> bytes:
-        """Return the bytes of one selected record. IndexError: there is no record of this number."""
+        """Return the bytes of one selected record. IndexError: the number is too large."""
         return self._reader.raw(int(self.numbers[self._number(index)]))
 
     def close(self) -> None:

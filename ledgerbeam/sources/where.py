@@ -139,7 +139,7 @@ def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _require_pure(name: str, text: str, macros: tuple[str, ...] = ()) -> None:
-    """Raise UsageError unless the value of a function depends on its arguments alone; of a macro, that of its parts."""
+    """Raise UsageError unless the value of a function, or of each part of a macro, depends on its arguments alone."""
     query = "SELECT function_type, stability, macro_definition FROM duckdb_functions() WHERE function_name = ?"
     found = _database().execute(query, [name.lower()]).fetchall()
     if not found:

@@ -141,7 +141,7 @@ class Argument(NamedTuple):
     parse: Callable[[Any], Any]  # function that reads the value
     several: bool = False  # whether the argument takes any number of values
     more: str = ""  # sentences of the reference that the help of a command leaves out
-    flag: str = ""  # option by which a command takes further values, which a call takes in a list; empty for none
+    flag: str = ""  # option of a command for further values; a call takes them in a list; empty for none
     flag_text: str = ""  # description of this option
 
 

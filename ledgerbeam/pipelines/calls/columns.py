@@ -50,16 +50,7 @@ class SelectOptions(
     """Options of `select`."""
 
 
-class DecontaminateOptions(
-    RecordOptions,
-    SelectionOptions,
-    SharOptions,
-    ShardOptions,
-    BaseOptions,
-    LimitOptions,
-    AnyJobOptions,
-    total=False,
-):
+class DecontaminateOptions(SelectOptions, total=False):
     """Options of `decontaminate`."""
 
     against: Annotated[

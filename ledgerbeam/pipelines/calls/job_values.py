@@ -77,7 +77,7 @@ def file_sources_of(values: Values, **others: Any) -> ListedFiles:
 def _selected(
     files: ListedFiles, folders: tuple[str, ...], where: str | Callable[..., Any] | None, options: Mapping[str, Any]
 ) -> ListedFiles:
-    """Return the files of which a job reads only the records that a condition over columns selects."""
+    """Return the files with a condition over columns. The job reads only the records that it selects."""
     if where is None and not folders:
         return files
     if where is None or not folders:

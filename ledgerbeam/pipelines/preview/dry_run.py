@@ -34,7 +34,7 @@ EXAMPLES = 5
 
 @dataclass
 class SelectedSize:
-    """What a condition over columns selects, from the columns alone."""
+    """The size of the selected records, found from the columns alone."""
 
     records: int = 0  # number of selected records
     of_records: int = 0  # number of all records
@@ -71,7 +71,7 @@ class JobPreview:
     # Up to `EXAMPLES` names of outputs that the run would remove at its end.
     outputs: list[str] = field(default_factory=list)
     removed: int = 0
-    selected: SelectedSize | None = None  # what a condition selects of the sources with work left
+    selected: SelectedSize | None = None  # selected records of the sources with work left
     schema: dict[str, Any] | None = None  # schemas of the outputs as JSON, if they are column files
     costs: list[Cost] = field(default_factory=list)  # estimated costs: first of the job as it is, then of alternatives
 

@@ -19,7 +19,7 @@ from ledgerbeam.user_code.objects import ReadyObject, UserObject
 
 @dataclass
 class FunctionTrial:
-    """What one of several functions did to a record of a sample, or to the results of the function before."""
+    """The results of one of several functions for a record of a sample, or for the results of the function before."""
 
     function: str  # label of the function
     received: int = 0  # number of records that it was called with
@@ -30,7 +30,7 @@ class FunctionTrial:
 
 
 class Tracer:
-    """Records what the functions of a job do, in `trials`, by label and in order."""
+    """Collects the results of the functions of a job in `trials`, by label and in order."""
 
     def __init__(self) -> None:
         self.trials: dict[str, FunctionTrial] = {}
