@@ -130,6 +130,7 @@ def open_any(
     index_rule: Rule = "scheme",
     with_: Folders = (),
     where: str | Callable[..., Any] | None = None,
+    weights: str | None = None,
 ) -> Reader | RecordStream: ...
 
 
@@ -144,6 +145,7 @@ def open_any(
     index_rule: Rule = "scheme",
     with_: Folders = (),
     where: str | Callable[..., Any] | None = None,
+    weights: str | None = None,
 ) -> Reader | RecordStream:
     """Open a source of any format.
 
@@ -159,6 +161,8 @@ def open_any(
         with_: Folder of columns that `annotate` wrote for the source; or several.
         where: Condition over these columns: SQL, or a function that takes a `pyarrow.RecordBatch` of the columns and
             returns a mask, or its name ``module:function``. The reader then has only the selected records.
+        weights: Name of one of these columns, with a number for each record: how often the reader has it. A weight of
+            2.25 repeats all records with it, and a quarter of them once more, the same ones each time; null is 0.
 
     Returns:
         A `Reader`, or a `RecordStream`. `is_indexed` distinguishes them, and `why` of a stream is its reason.
@@ -172,11 +176,11 @@ def open_any(
         UsageError: The name has no suffix of a known format.
     """
     url, formats = os.fspath(url), tuple(configured)
-    if where is not None:
+    if where is not None or weights is not None:
         if indexed is False:
-            raise UsageError(f"{url}: where reads records by number; leave indexed=False out")
+            raise UsageError(f"{url}: where and weights read records by number; leave indexed=False out")
         rest = {"index": index, "configured": formats, "index_root": index_root, "index_rule": index_rule}
-        selected: Reader = load_reference(_SELECTED)(url, with_, where, storage_options, **rest)
+        selected: Reader = load_reference(_SELECTED)(url, with_, where, weights, storage_options, **rest)
         return selected
     if index is not None and index_root is not None:
         raise UsageError(f"{url}: found both index and index_root; pass one of them")

@@ -173,7 +173,7 @@ class Records(OrderedNode):
             return {"name": self.name, "size": len(self)}
         files = [describe_source(info) for info in self._files]
         described = files[0] if len(files) == 1 else {"url": self.records.url, "files": files}
-        condition = {} if self._selected is None else self.records.where.parameters()
+        condition = {} if self._selected is None else self.records.parameters()
         return {**described, "records": len(self), **condition}
 
     @property

@@ -41,7 +41,7 @@ from ledgerbeam.pipelines.runners.run import RunOptions
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.transforms.exchange.gather import GroupRecords
 from ledgerbeam.transforms.mapping.function import MapRecords
-from ledgerbeam.transforms.on_beam import Gather, Scatter
+from ledgerbeam.transforms.on_beam import Gather, Scatter, WriteColumns
 from ledgerbeam.transforms.shape import FoundChain, chain_alone, find_chain, rest_alone
 from ledgerbeam.user_code.functions import code_identity, made_of
 
@@ -61,7 +61,9 @@ _RUN = CallSpec(
     is_job=False,
 )
 
-_SAID = ("output", "to", "functions", "scatter", "partition")  # parameters of a job that follow from its pipeline
+_COLUMNS = "columns"  # parameter with the schema of `WriteColumns`
+# Parameters of a job that follow from its pipeline.
+_SAID = ("output", "to", "functions", "scatter", "partition", _COLUMNS)
 
 
 class LedgerOptions(PipelineOptions):
@@ -162,10 +164,14 @@ def _outcome(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[s
     storage_options = values.storage_options
     proto = pipeline.to_runner_api()
     scatter = _scatter(write, chain) if isinstance(write, Scatter) else None
+    columns = isinstance(write, WriteColumns)
+    if isinstance(write, WriteColumns):
+        parameters[_COLUMNS] = {field.name: str(field.type) for field in write.schema}
     job = PipelineJob(
         name=values.name,
         output=write.output,
-        to=write.to if isinstance(write.to, str) else _described(write.to),
+        to=write.to if isinstance(write.to, str) else "parquet" if columns else _described(write.to),
+        published="columns" if columns else None,
         functions=_made_of(chain),
         given=parameters,
         whole=proto_text(proto),

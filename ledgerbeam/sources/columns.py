@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.errors import ChangedSourceError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import OffsetFormat, ParquetFormat, ShardFile, publish_bytes
 from ledgerbeam.io.columns.values import is_json
 from ledgerbeam.io.formats.format import StreamSpan
@@ -31,6 +31,7 @@ from ledgerbeam.io.index.reader import RawRecord, runs_of
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source, Task
+from ledgerbeam.sources.forms import PlacedRecords
 from ledgerbeam.sources.kind import (
     Cut,
     Opened,
@@ -44,7 +45,7 @@ from ledgerbeam.sources.kind import (
     listed_file,
     with_file_marks,
 )
-from ledgerbeam.sources.where import Where
+from ledgerbeam.sources.where import NeededColumns, Where
 
 if TYPE_CHECKING:
     from ledgerbeam.io.columns.reader import GroupedRows
@@ -158,10 +159,12 @@ class ColumnFolder:
         return [Source(f"{self.url}/{row['file']}", row["size"], row["stored"]) for row in rows if row["records"]]
 
 
-def conditioned(folders: Sequence[ColumnFolder], where: str | Where) -> tuple[Where, tuple[str, ...]]:
-    """Return a condition over the columns of folders, and the URLs of the folders that it needs.
+def conditioned(
+    folders: Sequence[ColumnFolder], where: str | Where, notes: str = ""
+) -> tuple[Where, tuple[NeededColumns, ...]]:
+    """Return a condition over the columns of folders, and the columns that it needs.
 
-    `where` is SQL, or a condition with a function, which needs all columns.
+    `where` is SQL, or a condition with a function, which needs all columns. `notes` names a column that is also needed.
 
     Raises:
         UsageError: Two folders have one name of a column, or the condition does not fit the columns.
@@ -173,16 +176,22 @@ def conditioned(folders: Sequence[ColumnFolder], where: str | Where) -> tuple[Wh
                 raise UsageError(
                     f"--with: {other} and {folder.url} both have a column {name!r}; write one under another name"
                 )
+    if notes and notes not in known:
+        raise UsageError(f"no column {notes!r}; the columns are {', '.join(sorted(known))}")
     if isinstance(where, Where):
-        return replace(where, columns=tuple(known)), tuple(folder.url for folder in folders)
-    condition = Where.of_sql(where, tuple(known))
-    needed = {known[name] for name in condition.columns}
-    return condition, tuple(folder.url for folder in folders if folder.url in needed)
+        condition, needed = where, set() if where.selects_all else set(known)
+    else:
+        condition = Where.of_sql(where, tuple(known))
+        needed = {*condition.columns}
+    found = (NeededColumns(one.url, tuple(name for name in one.names if name in needed | {notes})) for one in folders)
+    return condition, tuple(one for one in found if one.names)
 
 
-def with_columns(sources: Iterable[Source], folders: Sequence[str], options: Mapping[str, Any]) -> Iterator[Source]:
+def with_columns(
+    sources: Iterable[Source], needed: Sequence[NeededColumns], options: Mapping[str, Any]
+) -> Iterator[Source]:
     """Yield each source together with the files of its columns. It raises the errors of `ColumnFolder`."""
-    opened = [ColumnFolder(url, options) for url in folders]
+    opened = [ColumnFolder(one.folder, options) for one in needed]
     for source in sources:
         columns = [file for folder in opened for file in folder.files_of(source)]
         yield Source.pack([*(source.members or (source,)), *columns])
@@ -204,7 +213,12 @@ class ColumnsFormat(ParquetFormat):
         """Encode a row for each record of the task."""
         from ledgerbeam.io.columns.schema import written_table  # noqa: PLC0415
 
-        table = written_table(records, self.schema)
+        table, expected = written_table(records, self.schema), json.loads(self.facts or "{}")
+        if expected and len(table) != expected["records"]:  # an audit encodes any records
+            raise RecordError(
+                f"{expected['source']}: expected a row of columns for each of {expected['records']:,} records from "
+                f"{expected['first']:,} on, found {len(table):,}; return one row for each record"
+            )
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA: self.facts.encode()})
         return [ShardFile(self.suffixes[0], self.encode_table(table), table.num_rows)]
 
@@ -213,13 +227,11 @@ class Columns:
     """The columns of one source, as tables of rows by record number.
 
     Args:
-        files: The files of each folder, in the order of the records.
-        names: Columns to read; empty for all.
+        files: The files of each folder, in the order of the records, and the columns to read; no names for all.
     """
 
-    def __init__(self, files: Sequence[Sequence[Source]], names: Sequence[str], options: Mapping[str, Any]) -> None:
-        self._files = [(list(map(_first, of_folder)), of_folder) for of_folder in files if of_folder]
-        self._names = set(names)
+    def __init__(self, files: Iterable[tuple[Sequence[Source], tuple[str, ...]]], options: Mapping[str, Any]) -> None:
+        self._files = [(list(map(_first, some)), some, names) for some, names in files if some]
         self._options = dict(options)
         self._open: dict[str, GroupedRows] = {}  # the last used files
 
@@ -228,17 +240,14 @@ class Columns:
         columns: dict[str, Any] = {}
         if not self._files:
             raise SourceNotFoundError(f"records {start} to {stop - 1} have no columns; {_AGAIN}")
-        for firsts, files in self._files:
+        for firsts, files, names in self._files:
             parts = []
             for place in range(max(0, bisect_right(firsts, start) - 1), len(files)):
                 if firsts[place] >= stop:
                     break
-                reader, first = self._opened(files[place]), firsts[place]
-                if reader is not None:
-                    parts.append(reader.read_batch(max(start - first, 0), min(stop - first, len(reader))))
-            table = pa.concat_tables(parts) if parts else None
-            if table is None:
-                continue
+                reader, first = self._opened(files[place], names), firsts[place]
+                parts.append(reader.read_batch(max(start - first, 0), min(stop - first, len(reader))))
+            table = pa.concat_tables(parts) if parts else pa.table({})
             if len(table) != stop - start:
                 raise SourceError(
                     f"{files[0].url}: expected a row for each of the records {start} to {stop - 1}, found "
@@ -252,9 +261,8 @@ class Columns:
         """Number of records of the source; 0 without columns."""
         if not self._files:
             return 0
-        firsts, files = self._files[0]
-        with closing(ParquetFormat().open_columns(files[-1].url, self._options)) as reader:
-            return firsts[-1] + len(reader)
+        firsts, files, names = self._files[0]
+        return firsts[-1] + len(self._opened(files[-1], names))
 
     def close(self) -> None:
         """Close the files."""
@@ -262,18 +270,10 @@ class Columns:
             reader.close()
         self._open.clear()
 
-    def _opened(self, file: Source) -> GroupedRows | None:
-        """Open a file for the wanted columns; None if it has none of them."""
+    def _opened(self, file: Source, names: tuple[str, ...]) -> GroupedRows:
         if (reader := self._open.get(file.url)) is None:
-            listed = listed_file(file)
-            reader = ParquetFormat().open_columns(file.url, self._options, listed=listed)
-            if self._names:
-                wanted = [name for name in reader.schema.names if name in self._names]
-                reader.close()
-                if not wanted:
-                    return None
-                reader = ParquetFormat(columns=tuple(wanted)).open_columns(file.url, self._options, listed=listed)
-            self._open[file.url] = reader
+            kind = ParquetFormat(columns=names)
+            reader = self._open[file.url] = kind.open_columns(file.url, self._options, listed=listed_file(file))
             if len(self._open) > _MOST_OPEN:
                 self._open.pop(next(iter(self._open))).close()
         return reader
@@ -301,13 +301,15 @@ class SelectedSources:
 
     Attributes:
         inner: Opens the sources alone.
-        folders: URLs of the folders of columns.
+        needed: The columns to read.
         where: The condition that selects records.
+        notes: Name of the column whose values are the notes of the records; empty for no notes.
     """
 
     inner: Sources
-    folders: tuple[str, ...]
+    needed: tuple[NeededColumns, ...]
     where: Where
+    notes: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def kind_of(self, source: Source) -> SourceKind:
@@ -319,52 +321,71 @@ class SelectedSources:
     def group(self, files: Iterable[Source]) -> list[Source]:
         """Return the sources of listed files, with their columns. It raises the errors of `ColumnFolder`."""
         group = getattr(self.inner, "group", list)  # of shards of Shar
-        return [*with_columns(group(files), self.folders, self.storage_options)]
+        return [*with_columns(group(files), self.needed, self.storage_options)]
 
     def counted(self, source: Source) -> tuple[int, int, int]:
         """Return the numbers of selected records, of all records, and of runs of selected records of a source."""
         with closing(self.selection(source)) as selection:
             records = selection.records
-            numbers = selection.numbers(0, records)
+            numbers = selection.chosen(0, records).numbers
         return len(numbers), records, sum(1 for _ in runs_of(numbers))
 
     def parts(self, source: Source) -> tuple[Source, list[list[Source]]]:
         """Return a source without its columns, and the files of its columns by folder."""
-        columns: list[list[Source]] = [[] for _ in self.folders]
+        folders = [one.folder for one in self.needed]
+        columns: list[list[Source]] = [[] for _ in folders]
         files: list[Source] = []
         for member in source.members:
-            of = [place for place, url in enumerate(self.folders) if _is_column_file(member.url, url)]
-            (columns[max(of, key=lambda place: len(self.folders[place]))] if of else files).append(member)
+            of = [place for place, url in enumerate(folders) if _is_column_file(member.url, url)]
+            (columns[max(of, key=lambda place: len(folders[place]))] if of else files).append(member)
         return files[0] if len(files) == 1 else Source.pack(files), columns
 
-    def selection(self, source: Source) -> SelectedNumbers:
+    def selection(self, source: Source) -> Selection:
         """Return the selection of the records of a source."""
-        return SelectedNumbers(Columns(self.parts(source)[1], self.where.columns, self.storage_options), self.where)
+        files = zip(self.parts(source)[1], (one.names for one in self.needed), strict=True)
+        return Selection(Columns(files, self.storage_options), self.where, self.notes)
 
 
 def _is_column_file(url: str, folder: str) -> bool:
     return url.startswith(f"{folder}/") and _FIRST.search(url) is not None
 
 
-class SelectedNumbers:
-    """The selected records of one source."""
+class Chosen(NamedTuple):
+    """Selected records of a source: their numbers, ascending, and their notes, if any."""
 
-    def __init__(self, columns: Columns, where: Where) -> None:
+    numbers: NDArray[np.int64]
+    notes: list[Any] | None
+
+    def noted(self, records: Any) -> Any:
+        """Return these records, which a reader has read, with their notes."""
+        if self.notes is None:
+            return records
+        return PlacedRecords([part.with_notes(self.numbers, self.notes) for part in records.parts])
+
+
+class Selection:
+    """The selected records of one source. `notes` names the column with their notes; empty for no notes."""
+
+    def __init__(self, columns: Columns, where: Where, notes: str = "") -> None:
         self._columns = columns
         self._where = where
+        self._notes = notes
 
     @property
     def records(self) -> int:
         """Number of records of the source."""
         return self._columns.records
 
-    def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the numbers of the selected records in `[start, stop)`, ascending."""
-        found = [np.zeros(0, np.int64)]
+    def chosen(self, start: int, stop: int) -> Chosen:
+        """Return the selected records in `[start, stop)`."""
+        numbers, notes = [np.zeros(0, np.int64)], list[Any]()
         for first in range(start, stop, _ROWS):
             rows = self._columns.rows(first, min(first + _ROWS, stop))
-            found.append(np.flatnonzero(self._where.mask(rows)) + first)
-        return np.concatenate(found)
+            places = np.flatnonzero(self._where.mask(rows))
+            numbers.append(places + first)
+            if self._notes:
+                notes += rows[self._notes].take(places).to_pylist()
+        return Chosen(np.concatenate(numbers), notes if self._notes else None)
 
     def close(self) -> None:
         """Close the files of columns."""
@@ -392,13 +413,13 @@ class _SelectedKind(SourceKind):
         """Divide a source into spans with about as many selected bytes as the limits allow."""
         plain, columns = self.sources.parts(source)
         cut = self.inner.cut(plain, limits, changed=changed)
-        for folder, files in zip(self.sources.folders, columns, strict=True):
+        for needed, files in zip(self.sources.needed, columns, strict=True):
             if cut.spans and not files:
-                raise SourceNotFoundError(_lacking(folder, plain))
+                raise SourceNotFoundError(_lacking(needed.folder, plain))
         marked = [with_file_marks(file, self.sources.storage_options) for files in columns for file in files]
         whole = replace(source, members=(*(cut.source.members or (cut.source,)), *marked))
         with closing(self.sources.selection(whole)) as selection:
-            shares = [len(selection.numbers(*span)) / max(1, span[1] - span[0]) for span in cut.spans]
+            shares = [len(selection.chosen(*span).numbers) / max(1, span[1] - span[0]) for span in cut.spans]
         # A span of a stream is read whole.
         groups = list(_groups(shares)) if cut.stream is None else [(at, at) for at, share in enumerate(shares) if share]
         spans = [(cut.spans[first][0], cut.spans[last][1]) for first, last in groups]
@@ -445,14 +466,17 @@ def _groups(shares: Sequence[float]) -> Iterator[tuple[int, int]]:
 class _Selected:
     fetches = False
 
-    def __init__(self, opened: Selectable, selection: SelectedNumbers) -> None:
+    def __init__(self, opened: Selectable, selection: Selection) -> None:
         self._opened = opened
         self._selection = selection
         self.read_some = opened.read_some
-        self.numbers = selection.numbers
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self._selection.chosen(start, stop).numbers
 
     def read_span(self, start: int, stop: int) -> Any:
-        return self.read_some(self.numbers(start, stop))
+        chosen = self._selection.chosen(start, stop)
+        return chosen.noted(self.read_some(chosen.numbers))
 
     def read_each(self, start: int, stop: int) -> Any:
         return self.read_some(self.numbers(start, stop), each=True)
@@ -467,20 +491,21 @@ class _Selected:
 
 
 class _SelectedStream:
-    def __init__(self, reader: SelectableStream, selection: SelectedNumbers) -> None:
+    def __init__(self, reader: SelectableStream, selection: Selection) -> None:
         self._reader = reader
         self._selection = selection
         self.read_some = reader.read_some
 
     def read(self, span: StreamSpan) -> Any:
-        return self.read_some(span, self._numbers(span))
+        chosen = self._chosen(span)
+        return chosen.noted(self.read_some(span, chosen.numbers))
 
     def read_each(self, span: StreamSpan) -> Any:
-        return self.read_some(span, self._numbers(span), each=True)
+        return self.read_some(span, self._chosen(span).numbers, each=True)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
-        wanted = set(self._numbers(span).tolist())
+        wanted = set(self._chosen(span).numbers.tolist())
         return [raw for raw in self._reader.read_raw(span) if raw.record in wanted]
 
-    def _numbers(self, span: StreamSpan) -> NDArray[np.int64]:
-        return self._selection.numbers(span.record, span.record + span.records)
+    def _chosen(self, span: StreamSpan) -> Chosen:
+        return self._selection.chosen(span.record, span.record + span.records)

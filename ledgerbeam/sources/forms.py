@@ -103,6 +103,7 @@ class PlacedPart:
     values: Sequence[Any] | None  # the records; None if they are lines
     lines: ByteRows | None = None
     span: StreamSpan | None = None  # of the lines, blank ones included
+    notes: Sequence[Any] | None = None  # what a list or a column says about each record
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:
@@ -129,6 +130,22 @@ class PlacedPart:
         except orjson.JSONDecodeError:
             self._require_json(place)
             raise
+
+    def some(self, wanted: NDArray[np.bool_]) -> Self:
+        """Return some of the records, by a mask."""
+        kept = np.flatnonzero(wanted).tolist()
+        values, notes = (
+            [some[place] for place in kept] if some is not None else None for some in (self.values, self.notes)
+        )
+        lines = None if self.lines is None else self.lines.at(wanted)
+        return replace(self, numbers=self.numbers[kept], values=values, lines=lines, notes=notes)
+
+    def with_notes(self, numbers: NDArray[np.int64], notes: Sequence[Any], default: Any = None) -> Self:
+        """Return the records with notes. `numbers` has the numbers, ascending, of the records that have `notes`."""
+        places = np.searchsorted(numbers, self.numbers.astype(np.int64))
+        are_noted = np.append(numbers, -1)[places] == self.numbers.astype(np.int64)
+        found = zip(places.tolist(), are_noted.tolist(), strict=True)
+        return replace(self, notes=[notes[place] if is_noted else default for place, is_noted in found])
 
     def payloads(self) -> ByteRows:
         """Return the records as bytes for run files. Lines are returned unchanged, without a copy.

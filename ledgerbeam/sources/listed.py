@@ -1,4 +1,4 @@
-"""Files with lists of some of their records. A job reads only the listed records, or only the other records."""
+"""Files with lists of some of their records. A job reads the listed records, the other records, or only the list."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +31,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources.files import FileSources
-from ledgerbeam.sources.forms import FILE_SHIFT, PlacedPart, PlacedRecords
+from ledgerbeam.sources.forms import PlacedRecords
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskLimits
 from ledgerbeam.sources.listing import SourceListing
 
@@ -76,7 +78,7 @@ def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | 
 
 
 class FileList(NamedTuple):
-    """The listed records of a file: their numbers in the file, ascending, and the bytes that the list has for each."""
+    """The listed records of a file: their numbers in the file, ascending, and a note of each: the bytes in the list."""
 
     numbers: NDArray[np.uint64]
     notes: list[bytes]
@@ -92,14 +94,15 @@ class RemainingRecords(NamedTuple):
         return len(self.records)
 
 
-class ChosenRecords(NamedTuple):
-    """The listed records of a span, with their places, and the bytes that the list has for each record."""
+class ListedSpan(NamedTuple):
+    """The list of a span: how many records the span has, and for each listed one its place there and its bytes."""
 
-    records: PlacedRecords
+    records: int
+    places: NDArray[np.int64]
     notes: list[bytes]
 
     def __len__(self) -> int:
-        return len(self.records)
+        return self.records
 
 
 @dataclass(frozen=True)
@@ -151,62 +154,69 @@ class ListedSources(ABC):
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         self.files.check_names((url for url in urls if not url.startswith(LIST_SCHEME)), by_position=by_position)
 
-    @abstractmethod
-    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether a task must read the records `[start, stop)` of a file. For a pack, the span is ignored."""
+    def has_tasks(self, lists: FileLists) -> bool:
+        """Return whether a source has tasks."""
+        return True
 
     @abstractmethod
-    def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:
-        """Return the records that a task takes from the records of a span. `records` is empty if `reads` is false."""
+    def taken(self, lists: FileLists, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Sequence[Any]:
+        """Return what a task takes from the records `[start, stop)` of a source, which `read` returns."""
 
 
 class RemainingSources(ListedSources):
     """Files without their listed records."""
 
-    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        return True
-
-    def taken(self, records: PlacedRecords, lists: FileLists) -> RemainingRecords:
+    def taken(self, lists: FileLists, start: int, stop: int, read: Callable[[], PlacedRecords]) -> RemainingRecords:
         parts, dropped = [], 0
-        for part in records.parts:
+        for part in read().parts:
             gone = np.isin(part.numbers, lists.by_url[part.url].numbers, assume_unique=True)
             dropped += int(np.count_nonzero(gone))
-            parts.append(some_records(part, ~gone) if gone.any() else part)
+            parts.append(part.some(~gone) if gone.any() else part)
         return RemainingRecords(PlacedRecords(parts), dropped)
 
 
 class ChosenSources(ListedSources):
-    """Only the listed records of files."""
+    """Only the listed records of files, with their notes."""
 
-    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        found = lists.by_url
-        if len(found) > 1:
-            return any(len(one.numbers) for one in found.values())
-        (one,) = found.values()
-        first, last = np.searchsorted(one.numbers, np.array([start, stop], np.uint64))
-        return bool(first < last)
+    def has_tasks(self, lists: FileLists) -> bool:
+        return any(len(one.numbers) for one in lists.by_url.values())
 
-    def taken(self, records: PlacedRecords, lists: FileLists) -> ChosenRecords:
-        parts, notes = [], []
-        for part in records.parts:
+    def taken(self, lists: FileLists, start: int, stop: int, read: Callable[[], PlacedRecords]) -> PlacedRecords:
+        parts = []
+        # A pack is one task.
+        is_read = len(lists.by_url) > 1 or len(lists.of_span(start, stop).places) > 0
+        for part in read().parts if is_read else ():
             listed = lists.by_url[part.url]
-            parts.append(some_records(part, np.isin(part.numbers, listed.numbers, assume_unique=True)))
-            notes += [listed.notes[place] for place in np.searchsorted(listed.numbers, parts[-1].numbers).tolist()]
-        return ChosenRecords(PlacedRecords(parts), notes)
+            chosen = part.some(np.isin(part.numbers, listed.numbers, assume_unique=True))
+            parts.append(chosen.with_notes(listed.numbers.astype(np.int64), listed.notes))
+        return PlacedRecords(parts)
+
+
+class NotedSources(ListedSources):
+    """Files, with the notes of the listed records."""
+
+    def taken(
+        self,
+        lists: FileLists,
+        start: int,
+        stop: int,
+        read: Callable[[], PlacedRecords],
+    ) -> PlacedRecords:
+        found = ((part, lists.by_url[part.url]) for part in read().parts)
+        return PlacedRecords([part.with_notes(one.numbers.astype(np.int64), one.notes) for part, one in found])
+
+
+class SourceLists(ListedSources):
+    """Only the lists. The files, which are not packs, are not read."""
+
+    def taken(self, lists: FileLists, start: int, stop: int, read: Callable[[], PlacedRecords]) -> ListedSpan:
+        return lists.of_span(start, stop)
 
 
 def _files_of(source: Source) -> Source:
     """Return the file, or the pack of files, of a source of `with_lists`, without the list."""
     files = source.members[:-1]
     return files[0] if len(files) == 1 else Source.pack(files)
-
-
-def some_records(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
-    """Return some of the records of a part, by a mask."""
-    kept = np.flatnonzero(wanted).tolist()
-    values = None if part.values is None else [part.values[place] for place in kept]
-    lines = None if part.lines is None else part.lines.at(wanted)
-    return dataclasses.replace(part, numbers=part.numbers[kept], values=values, lines=lines)
 
 
 @dataclass(frozen=True)
@@ -220,20 +230,21 @@ class _ListedKind(SourceKind):
         return self.inner.files(_files_of(source))
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        if not self.sources.reads(FileLists(self.sources, _files_of(source)), 0, 1 << FILE_SHIFT):
+        if not self.sources.has_tasks(FileLists(self.sources, _files_of(source))):
             return Cut(source, [])
         cut = self.inner.cut(_files_of(source), limits, changed=changed)
         found = cut.source.members or (cut.source,)
         return dataclasses.replace(cut, source=dataclasses.replace(source, members=(*found, source.members[-1])))
 
     def open(self, source: Source) -> Opened:
-        return _Opened(self.inner.open(_files_of(source)), FileLists(self.sources, _files_of(source)))
+        files = _files_of(source)
+        return _Opened(self.sources, self.inner.open(files), FileLists(self.sources, files))
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
         files = _files_of(source)
         with self.inner.open_stream(files, kind) as reader:
-            yield _Stream(reader, FileLists(self.sources, files))
+            yield _Stream(self.sources, reader, FileLists(self.sources, files))
 
 
 class FileLists:
@@ -243,10 +254,11 @@ class FileLists:
         self._sources = sources
         self._source = source
 
-    def taken(self, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Any:
-        """Return the records that a task takes from a span. `read` is called only if the span may have such records."""
-        sources = self._sources
-        return sources.taken(read() if sources.reads(self, start, stop) else PlacedRecords([]), self)
+    def of_span(self, start: int, stop: int) -> ListedSpan:
+        """Return the list of the records `[start, stop)` of a file."""
+        (one,) = self.by_url.values()
+        first, last = np.searchsorted(one.numbers, np.array([start, stop], np.uint64)).tolist()
+        return ListedSpan(stop - start, one.numbers[first:last].astype(np.int64) - start, one.notes[first:last])
 
     @cached_property
     def by_url(self) -> dict[str, FileList]:
@@ -271,33 +283,38 @@ class FileLists:
 
 
 def _sorted_list(rows: list[tuple[int, bytes]]) -> FileList:
+    """Return the list of a file. The notes of a record that is in several lists are joined."""
     rows.sort()
-    return FileList(np.array([number for number, _ in rows], np.uint64), [note for _, note in rows])
+    found = {number: b"".join(note for _, note in some) for number, some in groupby(rows, itemgetter(0))}
+    return FileList(np.array([*found], np.uint64), [*found.values()])
 
 
 class _Opened:
     fetches = False
 
-    def __init__(self, opened: Opened, lists: FileLists) -> None:
+    def __init__(self, sources: ListedSources, opened: Opened, lists: FileLists) -> None:
+        self._sources = sources
         self._opened = opened
         self._lists = lists
         self.read_raw = opened.read_raw
         self.close = opened.close
 
     def read_span(self, start: int, stop: int) -> Any:
-        return self._lists.taken(start, stop, lambda: self._opened.read_span(start, stop))
+        return self._sources.taken(self._lists, start, stop, lambda: self._opened.read_span(start, stop))
 
     def read_each(self, start: int, stop: int) -> Any:
         return self.read_span(start, stop)
 
 
 class _Stream:
-    def __init__(self, reader: StreamReader, lists: FileLists) -> None:
+    def __init__(self, sources: ListedSources, reader: StreamReader, lists: FileLists) -> None:
+        self._sources = sources
         self._reader = reader
         self._lists = lists
 
     def read(self, span: StreamSpan) -> Any:
-        return self._lists.taken(span.record, span.record + span.records, lambda: self._reader.read(span))
+        stop = span.record + span.records
+        return self._sources.taken(self._lists, span.record, stop, lambda: self._reader.read(span))
 
     def read_each(self, span: StreamSpan) -> Any:
         return self.read(span)

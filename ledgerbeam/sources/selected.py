@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Options, Reader
 from ledgerbeam.io.any_source import Folders, open_any
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Source
-from ledgerbeam.sources.columns import ColumnFolder, Columns, SelectedNumbers, conditioned
+from ledgerbeam.sources.columns import ColumnFolder, Columns, Selection, conditioned
 from ledgerbeam.sources.kind import listed_file
 from ledgerbeam.sources.listing import stat_source
 from ledgerbeam.sources.where import IS_FUNCTION, Where
@@ -32,8 +32,9 @@ class SelectedRecords(NumberedRecords[Any]):
 
     Args:
         reader: The reader of all records.
-        columns: Files of the columns of the source, by folder.
+        columns: Files of the columns of the source, by folder, and the names to read.
         where: The condition.
+        weights: Name of the column that has how often each record is selected; empty for once.
         options: Storage options of the columns.
 
     Attributes:
@@ -45,24 +46,46 @@ class SelectedRecords(NumberedRecords[Any]):
     is_indexed = True
 
     def __init__(
-        self, reader: Reader, source: FileInfo, columns: Sequence[Sequence[Source]], where: Where, options: Options
+        self,
+        reader: Reader,
+        source: FileInfo,
+        columns: Sequence[tuple[Sequence[Source], tuple[str, ...]]],
+        where: Where,
+        *,
+        weights: str,
+        options: Options,
     ) -> None:
         self.url = reader.url
-        self.where = where
-        self.files = [source, *(listed_file(file) for files in columns for file in files)]
+        self._where = where
+        self._weights = weights
+        self.files = [source, *(listed_file(file) for files, _ in columns for file in files)]
         self._reader = reader
         self._columns = columns
         self._options = dict(options or {})
 
     def __repr__(self) -> str:
-        return f"SelectedRecords({self.url!r}, where={self.where.name!r})"
+        chosen = "".join(f", {name}={value!r}" for name, value in self.parameters().items())
+        return f"SelectedRecords({self.url!r}{chosen})"
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what decides which records are selected, and how often."""
+        return {**self._where.parameters(), **({"weights": self._weights} if self._weights else {})}
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
-        """Numbers of the selected records in the source, ascending."""
-        columns = Columns(self._columns, self.where.columns, self._options)
-        with closing(SelectedNumbers(columns, self.where)) as selection:
-            return selection.numbers(0, len(self._reader))
+        """Numbers of the selected records in the source, ascending; by its weight, a number is there several times."""
+        columns = Columns(self._columns, self._options)
+        with closing(Selection(columns, self._where, self._weights)) as selection:
+            numbers, weights = selection.chosen(0, len(self._reader))
+        if weights is None:
+            return numbers
+        try:
+            return np.repeat(numbers, _times(numbers, np.array([one or 0 for one in weights], np.float64)))
+        except (TypeError, ValueError) as error:
+            raise RecordError(
+                f"{self.url}: weights={self._weights!r}: expected finite numbers from 0 on, found others ({error}); "
+                "write the column again"
+            ) from error
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -79,10 +102,25 @@ class SelectedRecords(NumberedRecords[Any]):
         self._reader.close()
 
 
+def _times(numbers: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how often each record is selected: its weight, rounded up for a share of the records.
+
+    The share is the rest of the weight. A hash of its number decides about a record.
+    """
+    if not ((weights >= 0) & np.isfinite(weights)).all():
+        raise ValueError("a weight is negative, NaN or infinite")
+    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    whole = np.floor(weights)
+    times: NDArray[np.int64] = (whole + ((mixed >> np.uint64(11)) * 2.0**-53 < weights - whole)).astype(np.int64)
+    return times
+
+
 def open_selected(
     url: str | PathLike[str],
     with_: Folders,
-    where: str | Callable[..., Any],
+    where: str | Callable[..., Any] | None,
+    weights: str | None,
     storage_options: Options | None = None,
     **options: Any,
 ) -> SelectedRecords:
@@ -96,10 +134,17 @@ def open_selected(
     folders = [ColumnFolder(canonical_url(one).rstrip("/"), storage_options or {}) for one in given]
     if not folders:
         raise UsageError(f"{url}: where needs columns; give the folder that ledgerbeam annotate wrote as with_")
-    is_function = callable(where) or IS_FUNCTION.fullmatch(where)
-    condition, needed = conditioned(folders, Where(function=reference_of(where)) if is_function else str(where))
+    given_where: str | Where
+    if where is None:
+        given_where = Where()
+    elif callable(where) or IS_FUNCTION.fullmatch(where):
+        given_where = Where(function=reference_of(where))
+    else:
+        given_where = where
+    condition, needed = conditioned(folders, given_where, weights or "")
     reader = open_any(url, storage_options=storage_options, indexed=True, **options)
     found = stat_source(reader.url, storage_options)
     source = Source(found.url, found.size, found.version)
-    columns = [folder.files_of(source) for folder in folders if folder.url in needed]
-    return SelectedRecords(reader, found, columns, condition, storage_options or {})
+    by_url = {folder.url: folder for folder in folders}
+    columns = [(by_url[one.folder].files_of(source), one.names) for one in needed]
+    return SelectedRecords(reader, found, columns, condition, weights=weights or "", options=storage_options or {})

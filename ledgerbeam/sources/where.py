@@ -28,10 +28,21 @@ _REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "PARAMETER"
 
 
 @dataclass(frozen=True)
-class Where:
-    """A condition that selects records by their columns. A record whose condition is null is not selected."""
+class NeededColumns:
+    """The columns of a folder that a job reads."""
 
-    sql: str = ""  # a condition in SQL; empty for a function
+    folder: str  # URL
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition that selects records by their columns. A record whose condition is null is not selected.
+
+    Without SQL and without a function, it selects all records.
+    """
+
+    sql: str = ""  # a condition in SQL
     columns: tuple[str, ...] = ()  # columns that it needs; empty for all
     # A function that takes a `pyarrow.RecordBatch` of the columns, and returns a mask of its rows.
     function: Reference | None = None
@@ -78,10 +89,19 @@ class Where:
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that affect the results of a job."""
+        if self.selects_all:
+            return {}
         return {"where": self.name, **({"where is made of": self.made_of} if self.made_of else {})}
+
+    @property
+    def selects_all(self) -> bool:
+        """Whether it selects all records."""
+        return not self.sql and self.function is None
 
     def mask(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Return whether each row is selected. Raises FunctionError if the condition fails for the rows."""
+        if self.selects_all:
+            return np.ones(len(rows), np.bool_)
         if self.function is not None:
             return self._called(rows)
         database = _database()

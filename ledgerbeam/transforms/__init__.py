@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ReadTasks,
         Scatter,
         SkipCompleted,
+        WriteColumns,
         WriteTasks,
     )
 
@@ -57,13 +58,14 @@ __all__ = [
     "Scatter",
     "SkipCompleted",
     "TokenizeRecords",
+    "WriteColumns",
     "WriteTasks",
     "WrittenTask",
 ]
 
 _ON_BEAM = (
     "BuildIndexes CommitTasks Gather MatchSources PlanIndexes PlanTasks ProcessBatch ProcessTask ReadTasks Scatter "
-    "SkipCompleted WriteTasks"
+    "SkipCompleted WriteColumns WriteTasks"
 )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from apache_beam.coders.typecoders import registry
@@ -26,6 +26,11 @@ from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.transforms.chain import commit, index, plan, process, read, write
 from ledgerbeam.transforms.chain.base import NO_LEDGER, TASKS, ChainStep, ChainValues, Counters, Spread, StepWork
 from ledgerbeam.transforms.exchange import gather, scatter
+from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.user_code.functions_of_job import Function
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TASK_BYTES = 512
 
@@ -177,6 +182,34 @@ class WriteTasks(write.WriteStep, ChainTransform):
 
 class Scatter(scatter.ScatterStep, WriteTasks):
     pass
+
+
+class WriteColumns(WriteTasks):
+    """Call functions with each record, and publish their results as columns beside the records.
+
+    Use it instead of `WriteTasks`. When all sources are complete, the pipeline writes the catalog of the folder.
+
+    Args:
+        output: URL of the folder to write below.
+        functions: Functions that return a mapping of names to values, or None for nulls; see `MapRecords`.
+        schema: The columns, as a `pyarrow.Schema`.
+        options: Options of `MapRecords`, such as ``batch``.
+    """
+
+    def __init__(
+        self, output: str, functions: Function | Sequence[Function], schema: pa.Schema, **options: Any
+    ) -> None:
+        from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415 - brings pyarrow
+        from ledgerbeam.sources.columns import ColumnsFormat  # noqa: PLC0415
+
+        columns = ColumnsFormat(schema=JobSchema({"": schema}))
+        super().__init__(output, columns)
+        self.schema = schema
+        self.function = MapRecords(functions, columns, per_record=True, **options)
+
+    def parts(self) -> Sequence[tuple[str, ChainStep]]:
+        """Return a step that calls the functions, and this step, which writes the columns."""
+        return [("Function", process.ProcessStep(self.function)), *super().parts()]
 
 
 class CommitTasks(commit.CommitStep, ChainTransform):

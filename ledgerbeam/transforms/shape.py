@@ -34,6 +34,7 @@ from ledgerbeam.transforms.on_beam import (
     ProcessTask,
     ReadTasks,
     SkipCompleted,
+    WriteColumns,
     WriteTasks,
 )
 
@@ -369,6 +370,8 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
             original = getattr(function, "_argspec_fn", function)  # beam.Map wraps it
             if not getattr(original, "__module__", "").startswith("apache_beam."):
                 yield _bound(original, transform)
+    if isinstance(write, WriteColumns):
+        yield write.function
     if not isinstance(write.to, str) and not _is_of_library(type(write.to)):
         yield write.to.encode
 

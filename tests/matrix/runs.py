@@ -35,6 +35,7 @@ Store: TypeAlias = S3Server | GcsServer
 EXCHANGES: dict[str, tuple[str, ...]] = {
     "sort": ("sort", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending"),
     "dedup": ("dedup", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending"),
+    "marks": ("dedup", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending", "--mark"),
     "join": ("join", "{}/in/0[0-4].jsonl", "{}/in/0[5-9].jsonl", "--by", "tests.matrix.work:ending", "--as", "other"),
 }
 
@@ -93,7 +94,8 @@ class Jobs:
 
     def start_exchange(self, name: str) -> Launcher:
         """Start one of `EXCHANGES`, with outputs and ledger of its own below its name."""
-        command = [*(word.format(self.root) for word in EXCHANGES[name]), *self._places(name)]
+        words = [word.format(self.root) for word in EXCHANGES[name]]
+        command = [*words, *self._places(name, None if "--mark" in words else "jsonl")]
         sizes = ("--task-bytes", TASK_BYTES, "--bucket-bytes", BUCKET_BYTES)
         return self._launch(*command, "--flush-interval", "0.3", *sizes)
 
@@ -133,9 +135,9 @@ class Jobs:
         told = subprocess.run(command, cwd=self._folder, env=self._env, capture_output=True, check=True)
         return json.loads(told.stdout)
 
-    def _places(self, output: str, to: str = "jsonl") -> tuple[str, ...]:
+    def _places(self, output: str, to: str | None = "jsonl") -> tuple[str, ...]:
         place = f"{self.root}/{self._name}/{output}"
-        return "--output", place, "--to", to, "--ledger", f"{place}-ledger"
+        return "--output", place, "--ledger", f"{place}-ledger", *(("--to", to) if to else ())
 
     def _launch(self, *command: str) -> Launcher:
         self._started += 1

@@ -41,6 +41,7 @@ from ledgerbeam.sources.listed import (
     FileLists,
     ListBuckets,
     RemainingSources,
+    SourceLists,
     WithEarlierFiles,
     bucket_of,
     file_key,
@@ -197,11 +198,9 @@ def chosen(sources: ChosenSources, source: Source, task_bytes: int = 10**6) -> l
         opened = kind.open(cut.source)
         found = [opened.read_span(start, stop) for start, stop in cut.spans]
         opened.close()
-    assert all(len(some) == len(some.records) == len(some.notes) for some in found)
-    parts = [part for some in found for part in some.records.parts]
-    records = [record for part in parts for record in part.records()]
-    numbers = [number for part in parts for number in part.numbers.tolist()]
-    return list(zip(numbers, records, [note for some in found for note in some.notes], strict=True))
+    parts = [part for some in found for part in some.parts]
+    rows = (zip(part.numbers.tolist(), part.records(), part.notes, strict=True) for part in parts)
+    return list(chain.from_iterable(rows))
 
 
 @pytest.mark.parametrize("task_bytes", [1, 40, 10**6])
@@ -247,6 +246,31 @@ def test_a_span_without_listed_records_is_not_read(tmp_path: Path) -> None:
         opened.read_span(2, 3)
 
 
+@pytest.mark.parametrize("task_records", [2, 9])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.bz2"])
+def test_the_lists_of_spans_are_read_without_the_records(tmp_path: Path, name: str, task_records: int) -> None:
+    one = put(tmp_path / "in" / name, bz2.compress(lines(7)) if name.endswith("bz2") else lines(7))
+    lists = Dropped(tmp_path, {one.url: [1, 4, 5]})
+    (source,) = with_lists([one], lists.buckets, None)
+    files = FileSources(form="placed", index=IndexLocation(root=str(tmp_path / "indexes")))
+    kind = SourceLists(files, lists.tables, lists.buckets).kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=task_records))
+    if cut.stream is not None:
+        with kind.open_stream(cut.source, cut.stream.format) as reader:
+            found = [reader.read(span) for span in cut.stream.places]
+    else:
+        opened = kind.open(cut.source)
+        Path(one.url).unlink()
+        found = [opened.read_span(start, stop) for start, stop in cut.spans]
+    assert [len(some) for some in found] == ([7] if task_records == 9 else [2, 2, 2, 1])
+    rows = (zip(some.places.tolist(), some.notes, strict=True) for some in found)
+    assert [[*some] for some in rows] == (
+        [[(1, b"note 1"), (4, b"note 4"), (5, b"note 5")]]
+        if task_records == 9
+        else [[(1, b"note 1")], [], [(0, b"note 4"), (1, b"note 5")], []]
+    )
+
+
 def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
     files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abc"]
     lists = Dropped(tmp_path, {files[0].url: [2], files[2].url: [0, 1]})
@@ -256,7 +280,7 @@ def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
     kind = sources.kind_of(pack)
     cut = kind.cut(pack, TaskLimits())
     (span,) = cut.spans
-    places = kind.open(cut.source).read_span(*span).records.places.tolist()
+    places = kind.open(cut.source).read_span(*span).places.tolist()
     assert places == [2, 2 << 40, (2 << 40) + 1], "by the place of the file in the pack"
 
 

@@ -156,9 +156,21 @@ class HashRows:
         payloads = None if self.payloads is None else self.payloads[places]
         return HashRows(self.high[places], self.low[places], self.runs[places], self.numbers[places], payloads)
 
+    @classmethod
+    def concatenated(cls, parts: Sequence[HashRows]) -> HashRows:
+        """Return the records of all parts, one part after the other."""
+        payloads = None
+        if any(part.payloads is not None for part in parts):
+            payloads = np.concatenate(
+                [np.full(len(part), b"", object) if part.payloads is None else part.payloads for part in parts]
+            )
+        high, low = (np.concatenate([getattr(part, half) for part in parts]) for half in Hashes._fields)
+        runs, numbers = (np.concatenate([getattr(part, name) for part in parts]) for name in ("runs", "numbers"))
+        return cls(high, low, runs, numbers, payloads)
+
     def followed_by(self, rows: HashRows) -> HashRows:
         """Return these records and then the records of `rows`."""
-        return _concatenate([self, rows])
+        return self.concatenated([self, rows])
 
     def begin_groups(self) -> NDArray[np.bool_]:
         """Return for each record whether it is the first one with its hash."""
@@ -257,23 +269,8 @@ def _join_sorted(parts: Sequence[HashRows]) -> HashRows:
     if not parts:
         none = np.zeros(0, _U64)
         return HashRows(none, none, np.zeros(0, np.uint32), none, None)
-    whole = _concatenate(parts)
+    whole = HashRows.concatenated(parts)
     return whole.at(hash_order(whole.high, whole.low))
-
-
-def _concatenate(parts: Sequence[HashRows]) -> HashRows:
-    payloads = None
-    if any(part.payloads is not None for part in parts):
-        payloads = np.concatenate(
-            [np.full(len(part), b"", object) if part.payloads is None else part.payloads for part in parts]
-        )
-    return HashRows(
-        np.concatenate([part.high for part in parts]),
-        np.concatenate([part.low for part in parts]),
-        np.concatenate([part.runs for part in parts]),
-        np.concatenate([part.numbers for part in parts]),
-        payloads,
-    )
 
 
 CHANGES = "edges that are no stars yet"  # statistic: changed edges of a round; decides whether another one is needed

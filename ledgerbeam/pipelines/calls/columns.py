@@ -1,7 +1,8 @@
 """``annotate`` and ``select``: columns beside the records of sources, and the records that they select."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Required, Unpack
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Required, Unpack
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.patterns import canonical_pattern
@@ -10,12 +11,13 @@ from ledgerbeam.pipelines.calls.call_spec import CallSpec, Option
 from ledgerbeam.pipelines.calls.map import FUNCTIONS, Function, FunctionOptions, map_call
 from ledgerbeam.pipelines.calls.options import (
     KEYS,
-    OUTPUT,
+    MARKED,
     PATTERNS,
     AnyJobOptions,
     BaseOptions,
     FolderOptions,
     LimitOptions,
+    MarkOptions,
     Places,
     RecordOptions,
     RejectOptions,
@@ -24,6 +26,7 @@ from ledgerbeam.pipelines.calls.options import (
     SharOptions,
     TableOptions,
 )
+from ledgerbeam.pipelines.calls.values import given
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
@@ -44,13 +47,24 @@ class AnnotateOptions(
     """Options of `annotate`."""
 
 
-class SelectOptions(
+class _SelectingOptions(
     RecordOptions, SelectionOptions, SharOptions, ShardOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False
 ):
+    """Options of `select` and `decontaminate`."""
+
+
+class SelectOptions(_SelectingOptions, total=False):
     """Options of `select`."""
 
+    cut: Annotated[
+        str | None,
+        "cut the ranges of a column out of the text in a field. Ranges are pairs of first character and the one after "
+        "the last, from 0; a range of whole lines takes a line break with it",
+        Option(KEYS, "FIELD=COLUMN", more="`FIELD` alone takes the column `duplicate_lines`."),
+    ]
 
-class DecontaminateOptions(SelectOptions, total=False):
+
+class DecontaminateOptions(_SelectingOptions, MarkOptions, total=False):
     """Options of `decontaminate`."""
 
     against: Annotated[
@@ -61,12 +75,6 @@ class DecontaminateOptions(SelectOptions, total=False):
     ngram: Annotated[int, "number of words in an n-gram", Option(KEYS, "N", default=13)]
     field: Annotated[
         str, "field with the text of a record, a.b for a nested value", Option(KEYS, "NAME", default="text")
-    ]
-    mark: Annotated[
-        bool,
-        "write columns for each record, not the other records: `contaminated_by`, `contaminated_ngram` and "
-        "`contaminated_share`",
-        Option(OUTPUT, default=False),
     ]
 
 
@@ -83,7 +91,13 @@ DECONTAMINATE = CallSpec(
     "write the records that share no n-gram with evaluation sets",
     DecontaminateOptions,
     (PATTERNS,),
-    changes={"to": {"default": None, "unset": "required, except with `mark`"}},
+    changes={
+        **MARKED,
+        "mark": {
+            "text": "write columns for each record, not the other records: `contaminated_by`, `contaminated_ngram` and "
+            "`contaminated_share`"
+        },
+    },
 )
 SELECT = CallSpec("select", "write the records that a condition over columns selects", SelectOptions, (PATTERNS,))
 
@@ -109,13 +123,25 @@ def annotate(
     return run_call(ANNOTATE, (function, patterns), options)
 
 
+def _parse_cut(value: str) -> tuple[str, str]:
+    """Return the field and the column of ``--cut``."""
+    field, equals, column = str(value).partition("=")
+    if not field or (equals and not column):
+        raise argparse.ArgumentTypeError(f"expected FIELD=COLUMN such as text=duplicate_lines, found {value!r:.40}")
+    return field, column or "duplicate_lines"
+
+
 def _build_select(values: Values) -> Runnable:
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, output_values
     from ledgerbeam.pipelines.jobs.one_stage import SelectJob
 
-    if values.where is None:
+    if values.where is None and values.cut is None:
         raise UsageError("select: expected a condition: give --with URL and --where CONDITION")
-    return job_call(SelectJob, values, files=file_sources_of(values), **output_values(values))
+    field, column = ("", "") if values.cut is None else given("cut", values.cut, _parse_cut)
+    files = file_sources_of(values, notes=column)
+    if field and files.read_as:
+        raise UsageError(f"--cut does not change cuts of Shar; leave it out, or leave --from {files.read_as} out")
+    return job_call(SelectJob, values, files=files, cut=field, **output_values(values))
 
 
 @public(SELECT, _build_select)
@@ -125,22 +151,17 @@ def select(*patterns: Places, **options: Unpack[SelectOptions]) -> "Result":
 
 
 def _build_decontaminate(values: Values) -> Runnable:
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, output_values
+    from ledgerbeam.pipelines.calls.job_values import decision_values, file_sources_of, job_call
     from ledgerbeam.pipelines.jobs.one_stage import DecontaminateJob
     from ledgerbeam.sources.listing import SourceListing
-    from ledgerbeam.transforms.dedup.decontaminate import COLUMNS
+    from ledgerbeam.transforms.dedup.decontaminate import contamination_columns
     from ledgerbeam.user_code.objects import watched_checksums
 
-    if values.mark and (values.to is not None or values.pack is not None):
-        raise UsageError("--mark writes columns: leave --to and --pack out")
-    if not values.mark and values.to is None:
-        raise UsageError("decontaminate: give --to FORMAT, or --mark for columns")
     if values.mark and values.where is not None:
         raise UsageError("--mark writes columns for all records: leave --with and --where out")
     options = values.storage_options
     patterns = tuple(map(canonical_pattern, values.against))
     against = [url for page in SourceListing(patterns, storage_options=options or {}).pages() for url in page.urls]
-    written = {"output": folder(values.output), **_marks(values, COLUMNS)} if values.mark else output_values(values)
     return job_call(
         DecontaminateJob,
         values,
@@ -148,21 +169,8 @@ def _build_decontaminate(values: Values) -> Runnable:
         against=watched_checksums(against, options),
         ngram=values.ngram,
         field=values.field,
-        mark=values.mark,
-        **written,
+        **decision_values(values, contamination_columns),
     )
-
-
-def _marks(values: Values, columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of `ShardJob` for columns, given by name and type."""
-    import pyarrow as pa
-
-    from ledgerbeam.io.columns.schema import JobSchema
-    from ledgerbeam.pipelines.calls.job_values import table_shards
-
-    written = table_shards(values, "parquet")
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
-    return {**written, "layout": written["layout"].decided(JobSchema({"": schema})), "published": "columns"}
 
 
 @public(DECONTAMINATE, _build_decontaminate)

@@ -1,7 +1,6 @@
 """``dedup``: write all records without duplicates."""
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from ledgerbeam._base.lazy import np
@@ -12,11 +11,12 @@ from ledgerbeam.pipelines.calls.call_spec import CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     FUNCTION_ERROR,
     KEYS,
-    OUTPUT,
+    MARKED,
     PATTERNS,
     SOURCES,
     WORK,
     AnyJobOptions,
+    MarkOptions,
     Places,
     RecordOptions,
     ShardOptions,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
 
-class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, total=False):
+class DedupOptions(RecordOptions, ShardOptions, MarkOptions, StageOptions, AnyJobOptions, total=False):
     """Options of `dedup`."""
 
     by: Annotated[
@@ -59,6 +59,12 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
             more="A cluster holds records that are near each other, directly or through others. Signatures are stored "
             "below the output. The option needs the extra `near`.",
         ),
+    ]
+    lines: Annotated[
+        str | None,
+        "field with text, in place of `by`: find lines that are equal to an earlier line of any record, and remove "
+        "them from the texts; with `mark`, or without `to`, write the column `duplicate_lines` with their ranges",
+        Option(KEYS, "FIELD", more="A range is the first character and the one after the last, from 0."),
     ]
     minhash: Annotated[
         str | None,
@@ -106,12 +112,6 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
         "of `near`: most bytes of pairs that one process clusters; more pairs take rounds, with the same result",
         Option(KEYS, "BYTES", unset="1G"),
     ]
-    mark: Annotated[
-        bool,
-        "write a list of the duplicates, not the records that stay: JSON lines with the source and number of each "
-        "duplicate, with `near` also of the record that stays in its place",
-        Option(OUTPUT, default=False, more="The record that stays is the field `of`."),
-    ]
     bucket_bytes: Annotated[Size, "size of the sources whose hashes form a bucket", Option(WORK, "BYTES", default="1G")]
 
 
@@ -121,6 +121,11 @@ DEDUP = CallSpec(
     DedupOptions,
     (PATTERNS,),
     changes={
+        **MARKED,
+        "mark": {
+            "text": "write columns for each record, not the records that stay: `duplicate_of`, source and number of "
+            "the record that stays in its place, and `cluster`, a name in common with its duplicates"
+        },
         "task_bytes": {"text": "size of a task; a task of the last stage makes one shard", "default": "64M"},
         "pack": {"group": SOURCES, "text": "pack small sources, so that a shard has about this size"},
     },
@@ -134,27 +139,25 @@ _MOST_HASHES = 4096
 
 
 def _build_dedup(values: Values) -> Runnable:
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, key_choice, output_values
-    from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob
-    from ledgerbeam.pipelines.dedup.near import NearJob, marking_job
+    from ledgerbeam.pipelines.calls.job_values import decision_values, file_sources_of, job_call, key_choice
+    from ledgerbeam.pipelines.dedup.exact import DedupJob
+    from ledgerbeam.pipelines.dedup.lines import LinesJob
+    from ledgerbeam.pipelines.dedup.near import NearJob
+    from ledgerbeam.transforms.dedup.lines import line_columns
+    from ledgerbeam.transforms.dedup.marks import columns_of_marks
 
-    files, written = file_sources_of(values), output_values(values)
-    key, near = _dedup_key(values), _near_choice(values)
+    near, lines = _near_choice(values), values.lines is not None
     fields: dict[str, Any] = {
-        "files": files,
-        "key": key,
+        **decision_values(values, line_columns if lines else columns_of_marks, mark=lines and values.to is None),
+        "files": file_sources_of(values),
+        "key": _dedup_key(values),
         "prefer": None if values.prefer is None else key_choice(values.prefer, "key", descending=True, option="prefer"),
         "bucket_bytes": values.bucket_bytes,
         "max_slices": values.max_slices,
     }
-    if values.mark:
-        if values.to != "jsonl" or written["compression"] is not None:
-            raise UsageError(f"--mark writes plain lines: give --to jsonl without --compress, found --to {values.to}")
-        kind = DecideJob if near is None else partial(marking_job, near)
-        return job_call(kind, values, output=written["output"], to=values.to, **fields)
     if near is None:
-        return job_call(DedupJob, values, **fields, **written)
-    return job_call(NearJob, values, near=near, **fields, **written)
+        return job_call(LinesJob if lines else DedupJob, values, **fields)
+    return job_call(NearJob, values, near=near, **fields)
 
 
 @public(DEDUP, _build_dedup)
@@ -167,12 +170,16 @@ def _dedup_key(values: Values) -> "KeyChoice":
     from ledgerbeam.pipelines.calls.job_values import key_choice
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
-    by, near = values.by, values.near
-    if (by is not None) + values.content + (near is not None) != 1:
+    by, near, lines = values.by, values.near, values.lines
+    if (by is not None) + values.content + (near is not None) + (lines is not None) != 1:
         raise UsageError(
-            "dedup: expected one rule for duplicates; give one of --by KEY (equal keys), --content (equal records) and "
-            "--near FIELD (similar texts)"
+            "dedup: expected one rule for duplicates; give one of --by KEY (equal keys), --content (equal records), "
+            "--near FIELD (similar texts) and --lines FIELD (equal lines)"
         )
+    if lines is not None:
+        if values.prefer is not None:
+            raise UsageError("--prefer chooses between records, and --lines between lines: leave one of them out")
+        return KeyChoice("digest", (lines,))
     if near is not None:
         if len(key_fields(near, "near")) > 1:
             raise UsageError(f"near: expected one field, or a function that returns a text, found {near!r:.80}")

@@ -11,6 +11,7 @@ from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     FUNCTION_ERROR,
     KEYS,
+    MARKED,
     OUTPUT,
     PATTERNS,
     SOURCES,
@@ -23,6 +24,7 @@ from ledgerbeam.pipelines.calls.options import (
     KeyOptions,
     LimitOptions,
     ListOptions,
+    MarkOptions,
     Places,
     ReadOptions,
     RecordOptions,
@@ -40,7 +42,9 @@ class ExchangeOptions(StoreOptions, IndexOptions, ReadOptions, ShardOptions, Buc
     """Options of exchanges that move records."""
 
 
-class SplitOptions(RecordOptions, ShardOptions, KeyOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False):
+class SplitOptions(
+    RecordOptions, ShardOptions, MarkOptions, KeyOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False
+):
     """Options of `split`."""
 
     parts: Annotated[
@@ -116,7 +120,11 @@ SPLIT = CallSpec(
     "divide records into parts, by a key",
     SplitOptions,
     (PATTERNS,),
-    changes={"output": {"text": "folder to write below, with a folder for each part"}},
+    changes={
+        **MARKED,
+        "mark": {"text": "write a column for each record, `part`, not the records"},
+        "output": {"text": "folder to write below, with a folder for each part"},
+    },
     raises=(FUNCTION_ERROR,),
 )
 SORT = CallSpec(
@@ -275,10 +283,12 @@ def join(left: Places, right: Places, **options: Unpack[JoinOptions]) -> "Result
 
 
 def _build_split(values: Values) -> Runnable:
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, key_choice, output_values
+    from ledgerbeam.pipelines.calls.job_values import decision_values, file_sources_of, job_call, key_choice
     from ledgerbeam.pipelines.exchange.commands import SplitJob
+    from ledgerbeam.transforms.exchange.keys import part_column
 
-    files, written, key = file_sources_of(values), output_values(values), key_choice(values.by, "hash")
+    files, key = file_sources_of(values), key_choice(values.by, "hash")
+    written = decision_values(values, part_column)
     return job_call(SplitJob, values, files=files, key=key, parts=tuple(values.parts.items()), **written)
 
 

@@ -25,6 +25,8 @@ from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
 if TYPE_CHECKING:  # brings NumPy
+    import pyarrow as pa
+
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
 Place = str | PathLike[str]
@@ -61,8 +63,8 @@ def folder(url: Place) -> str:
     return canonical_url(path(url)).rstrip("/")
 
 
-def file_sources_of(values: Values, **others: Any) -> ListedFiles:
-    """Return the files that the job of a call reads; `others` replace values of the call."""
+def file_sources_of(values: Values, notes: str = "", **others: Any) -> ListedFiles:
+    """Return the files that the job of a call reads. `notes` names a column with notes; `others` replace values."""
     given = {name: getattr(values, name) for name in _FILE_OPTIONS if hasattr(values, name)}
     given |= {
         "patterns": getattr(values, "patterns", ()),
@@ -71,31 +73,41 @@ def file_sources_of(values: Values, **others: Any) -> ListedFiles:
     }
     files = file_sources(**{**given, **others})
     folders = tuple(dict.fromkeys(map(folder, getattr(values, "with_", ()))))
-    return _selected(files, folders, getattr(values, "where", None), values.storage_options)
+    return _selected(files, folders, getattr(values, "where", None), notes, values.storage_options)
 
 
 def _selected(
-    files: ListedFiles, folders: tuple[str, ...], where: str | Callable[..., Any] | None, options: Mapping[str, Any]
+    files: ListedFiles,
+    folders: tuple[str, ...],
+    where: str | Callable[..., Any] | None,
+    notes: str,
+    options: Mapping[str, Any],
 ) -> ListedFiles:
-    """Return the files with a condition over columns. The job reads only the records that it selects."""
-    if where is None and not folders:
+    """Return the files with a condition over columns, and a column with notes. The job reads only selected records."""
+    used = where is not None or bool(notes)
+    if not used and not folders:
         return files
-    if where is None or not folders:
+    if notes and not folders:
+        raise UsageError(f"--cut takes ranges from a column, {notes}: give the folder that has it, --with URL")
+    if not used or not folders:
         raise UsageError("--with URL gives columns, and --where CONDITION chooses records by them: give both, or none")
     if files.pack_bytes is not None:
         raise UsageError("--pack reads whole files, and --where some of their records: leave one of them out")
     from ledgerbeam.sources.columns import ColumnFolder, conditioned
     from ledgerbeam.sources.where import IS_FUNCTION, Where
 
-    if callable(where) or IS_FUNCTION.fullmatch(where):
+    given: str | Where
+    if where is None:
+        given = Where()
+    elif callable(where) or IS_FUNCTION.fullmatch(where):
         from ledgerbeam.pipelines.jobs.user_function import user_function
 
         found = user_function(where)
-        given: str | Where = Where(function=found.reference, made_of=found.made_of)
+        given = Where(function=found.reference, made_of=found.made_of)
     else:
         given = where
-    condition, needed = conditioned([ColumnFolder(url, options) for url in folders], given)
-    return dataclasses.replace(files, beside=needed, where=condition)
+    condition, needed = conditioned([ColumnFolder(url, options) for url in folders], given, notes)
+    return dataclasses.replace(files, beside=needed, where=condition, notes=notes)
 
 
 def file_sources(
@@ -201,6 +213,28 @@ def conversion(values: Values) -> dict[str, Any]:
         "dataset": merged,
         "fields": load_extension("ledgerbeam.encoders", to).parse_fields(values.fields) if to == "shar" else (),
     }
+
+
+def decision_values(values: Values, columns: Callable[[], pa.Schema], *, mark: bool = False) -> dict[str, Any]:
+    """Return the output fields of a `MarkingJob`. `columns` returns the schema of the decisions.
+
+    With `mark`, columns are written in any case.
+
+    Raises:
+        UsageError: An option does not fit columns, or records without a format are asked for.
+    """
+    if not (values.mark or mark):
+        if values.to is None:
+            raise UsageError("expected a format of the records: give --to FORMAT, or --mark for columns")
+        return output_values(values)
+    records_only = {name: getattr(values, name) for name in ("to", "pack", "compress", "frame", "schema")}
+    if given := [f"--{name}" for name, value in records_only.items() if value is not None]:
+        raise UsageError(f"--mark writes columns: leave {' and '.join(given)} out")
+    written = table_shards(values, "parquet")
+    from ledgerbeam.io.columns.schema import JobSchema  # brings pyarrow
+
+    layout = written["layout"].decided(JobSchema({"": columns()}))
+    return {"output": folder(values.output), **written, "layout": layout, "mark": True}
 
 
 def output_values(values: Values) -> dict[str, Any]:

@@ -186,6 +186,16 @@ class ShardOptions(FormatOptions, TableOptions, total=False):
     ]
 
 
+# Change of the options of a call with `MarkOptions`.
+MARKED: Mapping[str, Mapping[str, Any]] = {"to": {"default": None, "unset": "required, except with `mark`"}}
+
+
+class MarkOptions(TypedDict, total=False):
+    """Options of jobs that decide about records."""
+
+    mark: Annotated[bool, "write columns with the decisions, not the records", Option(OUTPUT, default=False)]
+
+
 class PartsOptions(TypedDict, total=False):
     """Options of jobs that write Megatron datasets."""
 

@@ -22,7 +22,6 @@ from ledgerbeam.pipelines.exchange.stages import stages_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.listing import stat_source
 
-_NEAR = ("near", "cluster", "verify")  # pipeline names of the jobs of ``dedup --near``: the names of their last stages
 _AT_ONCE = 16
 
 
@@ -127,7 +126,7 @@ def earlier_signatures(
     for url in ledgers:
         options = dict(storage_options)
         whole = open_store(url, options, create=False, read_only=True).job()
-        if whole is None or whole.pipeline not in _NEAR:
+        if whole is None or whole.pipeline != "near":
             kind = "an empty ledger" if whole is None else f"the ledger of a job {whole.pipeline!r}"
             raise UsageError(f"--against {url}: expected the ledger of a dedup --near, found {kind}")
         if below.startswith(f"{url}/"):

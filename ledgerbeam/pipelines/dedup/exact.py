@@ -1,11 +1,11 @@
-"""Jobs of ``ledgerbeam dedup``: an exchange of hashes and positions that finds duplicates, and a filter of the files.
+"""Jobs of ``ledgerbeam dedup``: an exchange of hashes and positions that finds duplicates, and a last stage.
 
     scatter   the hash of the key of each record, and its position       ledger DEDUP/decide/scatter
     decide    the records of each hash to drop                           ledger DEDUP/decide
-    dedup     the files without these records                            ledger DEDUP
+    dedup     the files without these records, or columns                ledger DEDUP
 
-`decide` writes a list for each file: the positions of its records to drop. With ``--mark``, `decide` is the last job,
-and writes one list of all duplicates.
+`decide` writes a list for each file: the positions of its records to drop. With ``--mark``, the lists also have the
+records that stay in their place, and the last stage makes columns of the lists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import LedgerStore, Source, Task
+from ledgerbeam.ledger import LedgerStore, OutputShard, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, remove_internal
@@ -32,10 +32,11 @@ from ledgerbeam.pipelines.exchange.jobs import HashJob, ScatterJob, as_run, layo
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, preference
 from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
 from ledgerbeam.pipelines.jobs.listing import listed_ids
+from ledgerbeam.pipelines.jobs.one_stage import MarkingJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
-from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
+from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer, listed_files
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
-from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
+from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, SourceLists, with_lists
 
 LISTS_FOLDER = "_drops"  # folder for lists of records, such as records to drop, in an output folder
 LIST_BUCKETS = 1024  # number of buckets of lists, by file. A file is processed again if anything in its bucket changes.
@@ -51,39 +52,35 @@ class DecideJob(HashJob):
 
     command = "decide"
     user_command = "dedup"  # for exact and for near duplicates
+    keeps_shards = False  # the lists are removed after the last stage
 
+    to: str = "run"
     shard_bytes: int = PART_RECORDS
     # Score of a record. The record of a key with the greatest score stays; None keeps the first by position.
     prefer: KeyChoice | None = None
-    own: OwnFiles | None = None  # the job's own other outputs, which are not sources; None for the last stage
+    own: OwnFiles = field(default_factory=OwnFiles)  # outputs of all stages, which are not sources
+    mark: bool = False  # whether the lists also have the records that stay, and the reasons
 
     def scatter(self) -> ScatterJob:
         """Return the first job, which writes hashes and positions of records, without the records."""
         return ScatterJob(**self.scatter_values(), with_records=False, prefer=self.prefer)
 
     def scatter_values(self) -> dict[str, Any]:
-        found = super().scatter_values()
-        return found if self.own is None else {**found, "own": self.own}
+        return {**super().scatter_values(), "own": self.own}
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the job is the last one, as with ``--mark``, and writes its list for users."""
-        return self.own is None
-
-    @property
-    def keeps_shards(self) -> bool:
-        return self.is_last
+    def parameters(self) -> dict[str, Json]:
+        return {**super().parameters(), **({"mark": True} if self.mark else {})}
 
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - slow to import
 
-        return FindDuplicates(self.is_last)
+        return FindDuplicates(self.mark)
 
-    def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of duplicates: JSON lines for users, else run files with buckets by source file."""
-        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
+    def encoder(self) -> ShardEncoder:
+        """Return the encoder of lists: run files with buckets by source file."""
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
 
-        return self.to if self.is_last else RunEncoder(Partition(LIST_BUCKETS).cuts())
+        return HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +89,7 @@ class FilesWithLists(ListedFiles):
 
     tables: SliceTables  # URL of the tables of the lists' run files
     url: str  # URL of the file that names their buckets
+    kind: ClassVar[type[ListedSources]]  # opens the files for workers
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self, options: Options) -> Packer:  # noqa: ARG002 - `storage_options` has them
@@ -100,16 +98,20 @@ class FilesWithLists(ListedFiles):
     def _is_pack(self, source: Source) -> bool:
         return len(source.members) > 2  # more than a file and its list
 
-    @abstractmethod
     def opened(self, options: Options) -> ListedSources:
-        """Return the object with which workers open the files."""
+        return self.kind(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
 
 
 class _RemainingFiles(FilesWithLists):
     """Files without the records to drop."""
 
-    def opened(self, options: Options) -> RemainingSources:
-        return RemainingSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
+    kind = RemainingSources
+
+
+class _ListsOfFiles(FilesWithLists):
+    """The lists of files."""
+
+    kind = SourceLists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +124,6 @@ class ListedJob(ShardJob):
     bucket_bytes: int = 2**30  # size of a bucket of the exchange before, by the sources
     max_slices: int = MOST_SLICES  # maximum number of slices of run files that a stage reads
     state: str = ""  # hash of the lists; empty until they are complete
-
-    joined: ClassVar[type[FilesWithLists]]  # the files with their lists
 
     def stage(self, name: str) -> ListedStage:
         return ListedStage(name, self)
@@ -138,8 +138,13 @@ class ListedJob(ShardJob):
 
     def decide_values(self, ledger: str) -> dict[str, Any]:
         """Return the values of the job that writes the lists, a `DecideJob` with this ledger."""
-        places = {"output": self.lists_folder, "to": "run", "ledger": ledger, "own": self._own_files()}
+        places = {"output": self.lists_folder, "ledger": ledger, "own": self._own_files()}
         return {**places, **as_run(self, "files", "key", "prefer", "bucket_bytes", "max_slices")}
+
+    @property
+    @abstractmethod
+    def joined(self) -> type[FilesWithLists]:
+        """The kind of the files with their lists."""
 
     @property
     def lists_folder(self) -> str:
@@ -170,8 +175,8 @@ class ListedJob(ShardJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DedupJob(ListedJob):
-    """Writes the files without duplicates, with one record of each key."""
+class DedupJob(ListedJob, MarkingJob):
+    """Writes the files without duplicates, with one record of each key; or columns that mark duplicates."""
 
     command = "dedup"
     user_command = "dedup"
@@ -179,13 +184,27 @@ class DedupJob(ListedJob):
     last_stage = "dedup"
 
     keeps_columns = True
-    joined = _RemainingFiles
+
+    @property
+    def joined(self) -> type[FilesWithLists]:
+        return _ListsOfFiles if self.mark else _RemainingFiles
+
+    def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:
+        packed = self.sources().packer(self.storage_options)(listed_files(self.pages()))
+        files = {source.id: source.members[0] for source in packed}
+        if not all(shard.source_id in files for shard in shards):
+            raise ChangedSourceError(f"{self.ledger}: sources have changed during this run; run the same command again")
+        found = ((shard, files[shard.source_id]) for shard in shards)
+        return [
+            dataclasses.replace(shard, source=file.url, source_id=file.id, source_version=file.version)
+            for shard, file in found
+        ]
 
     def spent(self) -> list[str]:
         return [self.lists_folder]
 
     def decide(self) -> DecideJob:
-        return DecideJob(**self.decide_values(stage_ledger(self.ledger, DECIDE)))
+        return DecideJob(**self.decide_values(stage_ledger(self.ledger, DECIDE)), mark=self.mark)
 
     def _own_files(self) -> OwnFiles:
         return own_files(self)
@@ -194,9 +213,13 @@ class DedupJob(ListedJob):
         return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def parameters(self) -> dict[str, Json]:
-        return {**self.key.parameters(), **preference(self.prefer)}
+        return {**super().parameters(), **self.key.parameters(), **preference(self.prefer)}
 
     def work(self) -> Callable[[Task], Any]:
+        if self.mark:
+            from ledgerbeam.transforms.dedup.marks import WriteMarks  # noqa: PLC0415 - slow to import
+
+            return WriteMarks()
         from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
 
         return KeepPlaced(conversion_of(self.to), self.output_format)

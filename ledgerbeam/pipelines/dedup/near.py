@@ -1,10 +1,9 @@
 """Jobs of ``ledgerbeam dedup --near`` after the jobs of `pairs`: find the documents to drop, and filter the files.
 
     cluster   clusters of connected documents; one of each stays         ledger NEAR/cluster
-    near      the files without the other documents                      ledger NEAR
+    near      the files without the other documents, or columns          ledger NEAR
 
-With ``--mark``, `cluster` is the last job, and writes the list. If there are more pairs than one process can cluster,
-more jobs of `pairs` run before it.
+If there are more pairs than one process can cluster, more jobs of `pairs` run before `cluster`.
 
 With ``--verify``, connected documents are only candidates, and another exchange decides:
 
@@ -28,13 +27,13 @@ from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
-from ledgerbeam.pipelines.dedup.exact import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, ListedJob
 from ledgerbeam.pipelines.dedup.pairs import PART_BYTES, STARS_FOLDER, LabelsJob, NearChoice, PairsJob, rounds_from
 from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, BucketsJob, BucketsOf, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.exchange.partition import decided, partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
-from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
+from ledgerbeam.sources.listed import ChosenSources, FileLists, WithEarlierFiles, bucket_of
 from ledgerbeam.sources.listing import SourceListing
 
 if TYPE_CHECKING:
@@ -55,17 +54,11 @@ class _NearDecideJob(DecideJob):
 
     def writer_values(self) -> dict[str, Any]:
         """Return the fields of the job whose run files this job reads, without its ledger and its partition."""
-        places = {"output": self.first_folder, "own": self.scatter_values()["own"]}
-        return {**places, **as_run(self, "files", "key", "near", "signatures", "prefer", "max_slices")}
+        places = {"output": self.first_folder}
+        return {**places, **as_run(self, "files", "key", "near", "signatures", "prefer", "max_slices", "own")}
 
     def places(self) -> dict[str, list[str]]:
         return {**super().places(), "--against": list(self.near.against)}
-
-    def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of documents to drop: JSON lines for users, else run files with buckets by source file."""
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
-        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +140,7 @@ class ClusterJob(_NearDecideJob):
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
 
-        return FindClusters(self.is_last, self.trees())
+        return FindClusters(self.trees(), self.mark)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +159,8 @@ class CandidatesJob(ClusterJob):
 class _CandidateFiles(FilesWithLists):
     """The candidates of files."""
 
+    kind = ChosenSources
+
     earlier: str = ""  # URL of the file that names earlier jobs' files; empty if there are none
 
     def listing(  # type: ignore[override]
@@ -176,9 +171,6 @@ class _CandidateFiles(FilesWithLists):
             return files
         return WithEarlierFiles(files, self.earlier, self.tables.state, dict(options or {}))
 
-    def opened(self, options: Options) -> ChosenSources:
-        return ChosenSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextsJob(ListedJob, RunsJob):
@@ -187,14 +179,16 @@ class TextsJob(ListedJob, RunsJob):
     command = "texts"
     keeps_shards = False  # the n-grams are removed after the comparison
 
-    joined = _CandidateFiles
-
     to: str = "run"
     near: NearChoice
     signatures: str
     partition: Partition | None = None  # partition of the candidates into buckets; None until it is set
     cluster: str = ""  # ledger of the stage before
     own: OwnFiles = field(default_factory=OwnFiles)
+
+    @property
+    def joined(self) -> type[FilesWithLists]:
+        return _CandidateFiles
 
     def decide(self) -> CandidatesJob:
         return CandidatesJob(**self.decide_values(self.cluster), near=self.near, signatures=self.signatures)
@@ -282,7 +276,7 @@ class VerifyJob(_NearDecideJob):
         return {TEXTS: texts}
 
     def parameters(self) -> dict[str, Json]:
-        return self.near.verified()
+        return {**super().parameters(), **self.near.verified()}
 
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
@@ -291,19 +285,20 @@ class VerifyJob(_NearDecideJob):
         if self.near.verify is None:
             raise AssertionError("expected a share to verify")
         trees = VerifiedTrees(self.near.minhash(), self.near.verify, self.prefer is not None)
-        return FindClusters(self.is_last, trees)
+        return FindClusters(trees, self.mark)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearJob(DedupJob):
-    """Writes the files without near duplicates."""
+    """Writes the files without near duplicates, or columns that mark them."""
 
     command = "near"
 
     near: NearChoice
 
     def decide(self) -> DecideJob:
-        near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
+        folder = f"{self.output}/{SIGNATURES_FOLDER}"
+        near: dict[str, Any] = {"near": self.near, "signatures": folder, "mark": self.mark}
         if self.near.verify is None:
             return ClusterJob(**self.decide_values(stage_ledger(self.ledger, CLUSTER)), **near)
         return VerifyJob(**self.decide_values(stage_ledger(self.ledger, VERIFY)), **near, earlier=self.ledger)
@@ -314,9 +309,3 @@ class NearJob(DedupJob):
     def parameters(self) -> dict[str, Json]:
         near = {**self.near.parameters(self.key), **self.near.compared(), **self.near.verified()}
         return {**super().parameters(), **near}
-
-
-def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:
-    """Return the job of ``--mark``: it finds near duplicates, and writes their list to an output folder."""
-    kind = ClusterJob if near.verify is None else VerifyJob
-    return kind(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)

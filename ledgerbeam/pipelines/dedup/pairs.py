@@ -32,7 +32,15 @@ from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
 from ledgerbeam.pipelines.exchange.buckets import Reading
-from ledgerbeam.pipelines.exchange.jobs import BucketsJob, GatherJob, HashJob, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.jobs import (
+    BucketsJob,
+    GatherJob,
+    HashJob,
+    HashScatterJob,
+    RunsJob,
+    ScatterJob,
+    as_run,
+)
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, decided, partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
@@ -82,13 +90,12 @@ class NearChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignJob(ScatterJob):
+class SignJob(HashScatterJob):
     """Writes the bands of the documents of each task."""
 
     command = "sign"
 
     near: NearChoice
-    with_records: bool = False
 
     def shaping(self) -> dict[str, Json]:
         return {**super().shaping(), **self.near.parameters(self.key)}
@@ -98,12 +105,6 @@ class SignJob(ScatterJob):
 
         base = self.files.base
         return SignRecords(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
-
-    def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
-        partition = decided(self.partition)
-        return HashEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
 
 
 @dataclass(frozen=True, kw_only=True)

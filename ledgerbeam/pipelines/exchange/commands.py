@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob, ScatterJob, layout_of_rows
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.stages import LEFT, RIGHT, stage_ledger
-from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.one_stage import MarkingJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.user_code.functions import changed_parts
@@ -194,8 +194,8 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitJob(ShardJob):
-    """Writes each record to a part, chosen by the hash of its key. This needs no exchange."""
+class SplitJob(MarkingJob):
+    """Writes each record to a part, chosen by the hash of its key, or the part as a column. This needs no exchange."""
 
     command = "split"
 
@@ -209,7 +209,7 @@ class SplitJob(ShardJob):
         return self.files
 
     def parameters(self) -> dict[str, Json]:
-        return {**self.key.parameters(), "parts": dict(self.parts)}
+        return {**super().parameters(), **self.key.parameters(), "parts": dict(self.parts)}
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with the schema of the sources, which all parts use."""
@@ -221,4 +221,5 @@ class SplitJob(ShardJob):
     def work(self) -> SplitRecords:
         from ledgerbeam.transforms.exchange.keys import SplitRecords  # noqa: PLC0415 - slow to import
 
-        return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)
+        keys = self.key.keys(self.files.base)
+        return SplitRecords(keys, self.parts, conversion_of(self.to), self.output_format, mark=self.mark)

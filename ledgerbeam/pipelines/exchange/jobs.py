@@ -270,6 +270,19 @@ class ScatterJob(RunsJob):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HashScatterJob(ScatterJob):
+    """Writes hashes of the records of each task, with NumPy."""
+
+    with_records: bool = False
+
+    def encoder(self) -> str | ShardEncoder:
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
+
+        partition = decided(self.partition)
+        return HashEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class GatherJob(BucketsJob):
     """The last job of an exchange. It also has the parameters of the earlier jobs."""
 

@@ -1,14 +1,13 @@
 """Earlier stages of each command. Each has a ledger, in a folder of this name in the ledger of the last stage.
 
     sort, shuffle, repartition, group    scatter
-    dedup                                decide/scatter, decide
+    dedup, dedup --lines                 decide/scatter, decide
     dedup --near                         cluster/pairs/scatter, cluster/pairs, cluster
     dedup --near --verify                the stages of dedup --near, then texts, verify
     dedup --near, many pairs             cluster/stars, cluster/round-1 and so on, cluster/labels before cluster
     join                                 right, left
 
 Stages merge-1, merge-2 and so on may follow stages that write run files, in the ledger of the stage that reads them.
-With ``--mark``, the deciding stage is the last one, so its ledger contains the ledgers of the earlier stages.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ _NEAR = (f"{PAIRS}/{SCATTER}", f"{PAIRS}/{MERGES}", PAIRS, STARS, ROUNDS, LABELS
 _CLUSTERED = (*(f"{CLUSTER}/{name}" for name in _NEAR), CLUSTER)
 
 _STAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((DECIDE, "group", "repartition", "shuffle", "sort"), (SCATTER, MERGES)),
-    "dedup": (f"{DECIDE}/{SCATTER}", f"{DECIDE}/{MERGES}", DECIDE),
+    **dict.fromkeys(("group", "repartition", "shuffle", "sort"), (SCATTER, MERGES)),
+    **dict.fromkeys(("dedup", "lines"), (f"{DECIDE}/{SCATTER}", f"{DECIDE}/{MERGES}", DECIDE)),
     "join": (RIGHT, LEFT, MERGES),
-    "cluster": _NEAR,
     "near": _CLUSTERED,
-    "verify": (*_CLUSTERED, TEXTS, MERGES),
 }
 
 

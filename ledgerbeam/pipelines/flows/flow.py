@@ -20,7 +20,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.pipelines.calls.call import begin, interruptible, prepare, public, spec_of
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec
 from ledgerbeam.pipelines.calls.options import FLOW_ARGUMENTS, FlowOptions
-from ledgerbeam.pipelines.calls.values import parse_shares
+from ledgerbeam.pipelines.calls.values import parse_shares, texts
 from ledgerbeam.pipelines.flows.plan import FlowPlan, forecast
 from ledgerbeam.pipelines.flows.run import FlowRun, run_steps
 from ledgerbeam.pipelines.flows.step import (
@@ -185,8 +185,20 @@ class Flow:
         folder = f"{self.root}/{step.name}"
         output = f"{folder}/{OUTPUT}/{step.name}" if step.makes_dataset else f"{folder}/{OUTPUT}"
         named = {"output": output, "ledger": f"{folder}/{LEDGER}", **options, **given}
-        call = cast(PreparedCall, prepare(spec_of(step.command), args, named))
-        return PreparedStep(step, replace(call, how=replace(call.how, withdraws=True)), reads)
+
+        def made() -> PreparedCall:
+            columns = [*texts(options.get("with_", ())), *(str(before[name].call.job.output) for name in step.columns)]
+            return _withdrawing(step.command, args, {**named, "with_": columns} if step.columns else named)
+
+        if not step.columns:
+            return PreparedStep(step, made(), reads)
+        try:
+            call = made()
+        except UsageError:
+            # The columns may not be there yet. Until then, all records stand for those that they will select.
+            rest = {key: value for key, value in named.items() if key not in ("with_", "where", "cut")}
+            call = _withdrawing("convert" if step.command == "select" else step.command, args, rest)
+        return PreparedStep(step, call, reads, made)
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
         """Raise UsageError for two steps with a common folder, or patterns that match the outputs of a step."""
@@ -275,6 +287,12 @@ def plan_flow(flow: Flow | str | PathLike[str], *steps: str) -> FlowPlan:
 def as_flow(flow: Flow | str | PathLike[str]) -> Flow:
     """Return a flow, or read it from its file."""
     return flow if isinstance(flow, Flow) else Flow.from_file(flow)
+
+
+def _withdrawing(command: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> PreparedCall:
+    """Return a call that removes the outputs of sources that are gone."""
+    call = cast(PreparedCall, prepare(spec_of(command), args, options))
+    return replace(call, how=replace(call.how, withdraws=True))
 
 
 def _table(value: object, key: str, place: Place) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.step import PreparedStep, errors_at
 from ledgerbeam.pipelines.jobs.claim import open_if_there
 from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
+from ledgerbeam.pipelines.jobs.sources import listed_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
 from ledgerbeam.pipelines.preview.dry_run import KnownSources
@@ -156,11 +157,15 @@ def job_changes(call: PreparedCall) -> list[str]:
 class _Forecast:
     """A forecast for the sources of a step, and for its outputs, which are sources of later steps."""
 
+    plan: StepPlan
+
     def __init__(self, step: PreparedStep, before: Mapping[str, _Forecast]) -> None:
         self._step, self._before = step, before
         self._call = call = step.call
         self._store = open_if_there(call.job, read_only=True)
-        differences = job_changes(call)
+        # Whether earlier steps will write columns beside the sources.
+        self._columns_change = any(not before[name].plan.is_complete for name in step.step.columns)
+        differences = [] if self._columns_change else job_changes(call)
         self._reason = "code" if any(map(_CODE.match, differences)) else "options" if differences else None
         self.plan = StepPlan(step.name, call.command, call.job.ledger, str(call.job.output), differences=differences)
         self.fresh = 0  # estimated number of outputs of new sources
@@ -183,6 +188,9 @@ class _Forecast:
         """Count the sources of a job by reason, and return the sources that its ledger has recorded."""
         store = open_if_there(reader, read_only=True)
         known = KnownSources(store)
+        if self._columns_change:
+            self._read_without_columns(reader, known)
+            return known
         for sources in listed_sources(reader, self._pages(reader)):
             for source, state, _ in known.states(sources):
                 self._count(reader, source, state)
@@ -197,6 +205,14 @@ class _Forecast:
         gone = [row for row in known.gone() if row.source_id not in before or (owes and row.state == "complete")]
         self.plan.withdrawn += len(gone)
         return known
+
+    def _read_without_columns(self, reader: JobSpec, known: KnownSources) -> None:
+        """Count all sources as work, because the columns beside them will change."""
+        for page in self._pages(reader):
+            for source, state, _ in known.states([*listed_files([page])]):
+                self.plan.reasons["new" if state == "new" else "upstream"] += 1
+                self.fresh += reader.sources().expected_tasks(source) if state == "new" else 0
+        self.plan.is_estimate = True
 
     def _read_from(self, reader: JobSpec) -> tuple[RecordedOutputs, ...]:
         return getattr(reader.sources(), "recorded", ())
@@ -269,7 +285,7 @@ class _Forecast:
         """Return for each source whether its outputs stay unchanged."""
         if self._call.has_stages:
             return [not self._is_made_again] * len(sources)
-        if self._reason is not None:
+        if self._reason is not None or self._columns_change:
             return [False] * len(sources)
         (known,) = self._readers
         stay: list[bool] = known.staying(sources).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ledgerbeam._base.redaction import without_secrets
@@ -115,8 +115,8 @@ def run_steps(
     with Waves(how.log_level or "warning", sorted(schemes)) as waves:
         for step in steps:
             of_step = _StepConsole(console, step.name, ended)
-            waits = [name for name in step.reads.values() if name not in made.steps or name in made.left]
-            waits += [name for name in step.reads.values() if name in made.steps and not made.steps[name].complete]
+            waits = [name for name in step.waits_for if name not in made.steps or name in made.left]
+            waits += [name for name in step.waits_for if name in made.steps and not made.steps[name].complete]
             if waits:
                 made.left[step.name] = (
                     f"not started: it reads step {waits[0]}; complete step {waits[0]}, then run the same command again"
@@ -125,6 +125,8 @@ def run_steps(
                 continue
             try:
                 with errors_at(step.step.place):
+                    if step.again is not None:
+                        step = replace(step, call=step.again())  # noqa: PLW2901
                     for outputs in step.reads:
                         if line := missing_outputs_warning(outputs, step.call.job.storage_options):
                             of_step.warn(line)

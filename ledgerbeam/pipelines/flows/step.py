@@ -49,6 +49,7 @@ _PATHS = (
     "with_",
 )
 
+_WITH = "with_from"  # steps whose outputs are columns beside the sources, as ``with_`` names folders
 _BYTES = "bytes"  # a built-in tokenizer, not a file
 
 
@@ -103,11 +104,12 @@ class FlowStep:
     sides: tuple[Side, ...]  # its sources; two sides for a join
     options: Mapping[str, Any]  # options of the call
     place: Place = field(compare=False)  # its place, for messages
+    columns: tuple[str, ...] = ()  # names of the steps whose outputs are columns beside its sources
 
     @property
     def upstream(self) -> list[Upstream]:
         """The outputs of earlier steps that the step reads."""
-        return [one for side in self.sides for one in side.upstream]
+        return [*(one for side in self.sides for one in side.upstream), *map(Upstream, self.columns)]
 
     @property
     def makes_dataset(self) -> bool:
@@ -144,12 +146,18 @@ def read_step(
         place.refuse("the command", f"one key of {known}", found, 'such as map = "module:function" or sort = true')
     (command,) = named
     hints = step_options(command)
-    taken = {key: value for key, value in defaults.items() if key in hints and (key == command or key not in table)}
+    kept = {"to"} if table.get("mark") else set()  # columns have one format
+    taken = {
+        key: value
+        for key, value in defaults.items()
+        if key in hints.keys() - kept and (key == command or key not in table)
+    }
     check_options(taken, hints, Place(place.flow, DEFAULTS))
     given = taken | {key: value for key, value in table.items() if key != command}
     # A plan and a run each iterate over the values.
     options = {key: [*value] if isinstance(value, Iterator) else value for key, value in given.items()}
     sides = tuple(_sides(command, options, place, below))
+    columns = _texts(_WITH, options.pop(_WITH, ()), place) if "with_" in hints else ()
     check_options(options, hints, place)
     for key in _PATHS:
         if key in options:
@@ -157,7 +165,7 @@ def read_step(
     for key, row in spec_of(command).rows.items():
         if row.option.default is REQUIRED and key in hints and key not in options and key != "output":
             place.refuse(key, "a value", ABSENT, f"ledgerbeam {command} needs this option")
-    return FlowStep(name, command, _main(command, table[command], place, below), sides, options, place)
+    return FlowStep(name, command, _main(command, table[command], place, below), sides, options, place, columns)
 
 
 def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -> Any:
@@ -197,21 +205,26 @@ def _side(options: dict[str, Any], patterns: str, upstream: str, place: Place, b
     if len(given) != 1:
         found = " and ".join(given) if given else ABSENT
         place.refuse(patterns, f"{patterns} = [patterns] or {upstream} = a step (one of the two)", found)
-    value = options.pop(given[0])
-    texts = [value] if isinstance(value, (str, PathLike)) else value
-    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(one, (str, PathLike)) for one in texts):
-        place.refuse(given[0], "a text or a list of texts", value)
+    texts = _texts(given[0], options.pop(given[0]) or None, place)
     if given[0] == patterns:
-        return Side(patterns=tuple(_pattern(str(one), below) for one in texts))
-    read = tuple(Upstream(*str(one).split("/", 1)) for one in texts)
+        return Side(patterns=tuple(_pattern(one, below) for one in texts))
+    read = tuple(Upstream(*one.split("/", 1)) for one in texts)
     for one in read:
         if one.route in ASIDE:
             place.refuse(
                 given[0], "a step or one of its routes", str(one), "a step cannot read rejected or dropped records"
             )
     if len({*read}) < len(read):
-        place.refuse(given[0], "each step or route once", value)
+        place.refuse(given[0], "each step or route once", list(texts))
     return Side(upstream=read)
+
+
+def _texts(key: str, value: Any, place: Place) -> tuple[str, ...]:
+    """Return a text, or the texts of a list. UsageError: the value is neither."""
+    texts = [value] if isinstance(value, (str, PathLike)) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(one, (str, PathLike)) for one in texts):
+        place.refuse(key, "a text or a list of texts", value)
+    return tuple(map(str, texts))
 
 
 def _pattern(text: str, below: Callable[[str], str]) -> str:
@@ -291,6 +304,13 @@ class PreparedStep:
     call: PreparedCall  # its call
     # The names of the steps that it reads, by their outputs.
     reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
+    # Makes the call again, when the columns exist that earlier steps write; None for a step without such columns.
+    again: Callable[[], PreparedCall] | None = None
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The names of the steps that must be complete before this one starts."""
+        return [*self.reads.values(), *self.step.columns]
 
     @property
     def name(self) -> str:

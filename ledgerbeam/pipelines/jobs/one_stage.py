@@ -80,25 +80,31 @@ class ConvertJob(_ConvertingJob):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectJob(ShardJob):
-    """Writes the selected records of files unchanged."""
+    """Writes the selected records of files unchanged, or without the ranges that a column has for each."""
 
     command = "select"
     keeps_columns = True
 
     files: ListedFiles
+    cut: str = ""  # field with the text out of which the ranges are cut; empty for none
 
     def sources(self) -> ListedFiles:
         # Rows of columnar files are written without Python objects for them.
-        are_rows = self.to in COLUMN_FORMATS and all(map(_names_columns, self.files.patterns or ("",)))
+        are_rows = not self.cut and self.to in COLUMN_FORMATS and all(map(_names_columns, self.files.patterns or ("",)))
         return replace(self.files, form="arrow" if are_rows else "placed")
 
     def parameters(self) -> dict[str, Json]:
-        return {"conversion": conversion.VERSION}
+        return {"conversion": conversion.VERSION, **({"cut": self.cut} if self.cut else {})}
 
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
 
-        return KeepPlaced(conversion.conversion_of(self.to), self.output_format)
+        keep = KeepPlaced(conversion.conversion_of(self.to), self.output_format)
+        if not self.cut:
+            return keep
+        from ledgerbeam.transforms.dedup.lines import CutRecords  # noqa: PLC0415 - slow to import
+
+        return CutRecords(self.cut, keep)
 
     def trial_work(self) -> ConvertRecords:
         from ledgerbeam.transforms.mapping.function import ConvertRecords  # noqa: PLC0415 - slow to import
@@ -111,7 +117,23 @@ def _names_columns(pattern: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecontaminateJob(SelectJob):
+class MarkingJob(ShardJob):
+    """A job that decides about records: it writes the decisions as columns, or the records as they say."""
+
+    mark: bool = False  # whether to write columns
+
+    def parameters(self) -> dict[str, Json]:
+        return {"mark": True} if self.mark else {}
+
+    def encoder(self) -> str | ShardEncoder:
+        return columns_format(self.output_format) if self.mark else self.output_format
+
+    def product(self) -> Product | None:
+        return published_metadata("columns" if self.mark else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecontaminateJob(MarkingJob, SelectJob):
     """Writes the records that share no n-gram with evaluation sets, or columns that mark the others."""
 
     command = "decontaminate"
@@ -122,14 +144,12 @@ class DecontaminateJob(SelectJob):
     against: dict[str, str]  # checksums of the files of evaluation sets, by URL
     ngram: int  # number of words in an n-gram
     field: str  # field with the text of a record
-    mark: bool = False  # whether to write columns
-    published: str | None = None  # ``columns`` for columns
 
     def parameters(self) -> dict[str, Json]:
         from ledgerbeam.transforms.dedup.minhash import VERSION  # noqa: PLC0415 - brings NumPy
 
         rules: dict[str, Json] = {"against": dict(self.against), "ngram": self.ngram, "field": self.field}
-        return {**super().parameters(), **rules, "words": VERSION, **({"mark": True} if self.mark else {})}
+        return {**super().parameters(), **rules, "conversion": conversion.VERSION, "words": VERSION}
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
         from ledgerbeam.ledger import merged_statistics  # noqa: PLC0415 - after the job
@@ -148,12 +168,6 @@ class DecontaminateJob(SelectJob):
 
         keep = KeepPlaced(conversion.conversion_of(self.to), self.output_format, CONTAMINATED)
         return DecontaminateRecords(self.against, self.ngram, self.field, self.mark, keep, self.storage_options)
-
-    def encoder(self) -> str | ShardEncoder:
-        return columns_format(self.output_format) if self.mark else self.output_format
-
-    def product(self) -> Product | None:
-        return published_metadata(self.published)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete
 from ledgerbeam.pipelines.exchange.jobs import LISTING, BucketsOf, ScatterJob, as_run
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
+from ledgerbeam.pipelines.jobs.one_stage import published_metadata
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, Product, work_folder_of
@@ -64,6 +65,7 @@ class PipelineJob(JobSpec):
     gathered: GatheredRuns | None = None  # the run files of another pipeline; None for others
     scatter: ScatterChoice | None = None  # options of its `Scatter`; None if it writes shards
     partition: Partition | None = None  # partition of scattered records into buckets; None until it is set
+    published: str | None = None  # format whose metadata is published beside the outputs; None for none
     functions: dict[str, Any] = field(default_factory=dict)  # hashes of the code of the chain's functions, by name
     given: dict[str, Any] = field(default_factory=dict)  # further parameters of the outputs, from the user
     whole: str  # the pipeline, as `proto_text` of Beam's own form
@@ -91,8 +93,8 @@ class PipelineJob(JobSpec):
     def run_partition(self) -> Partition | None:
         return self.partition
 
-    def product(self) -> BucketTables | None:
-        return None if self.partition is None else BucketTables(self.partition.buckets)
+    def product(self) -> Product | None:
+        return published_metadata(self.published) if self.partition is None else BucketTables(self.partition.buckets)
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
         if self.scatter is not None:

@@ -29,7 +29,7 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, RecordForm, Sources
 from ledgerbeam.sources.listing import RecordedOutputs, SourceListing
-from ledgerbeam.sources.where import Where
+from ledgerbeam.sources.where import NeededColumns, Where
 from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # for few jobs
@@ -113,8 +113,9 @@ class ListedFiles:
     batch_schema: str | None = None  # schema of batches of JSON lines, as JSON; None without one
     # Keys that the job looks up in records. They limit the columns if none are named; see `FileSources`.
     keys: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()  # URLs of the folders of columns that `where` needs
+    beside: tuple[NeededColumns, ...] = ()  # columns that `where` and `notes` need
     where: Where | None = None  # condition over these columns; None reads all records
+    notes: str = ""  # name of the column with a note of each record, see `PlacedPart`; empty for none
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ class ListedFiles:
             return opened
         from ledgerbeam.sources.columns import SelectedSources  # noqa: PLC0415 - brings pyarrow
 
-        return SelectedSources(opened, self.beside, self.where, dict(options or {}))
+        return SelectedSources(opened, self.beside, self.where, self.notes, dict(options or {}))
 
     def _opened(self, options: Options) -> Sources:
         if self.read_as == "shar":
@@ -219,6 +220,7 @@ class ListedFiles:
             "pack_by": "folder" if self.pack_by_folder else None,
             "columns": list(self.columns) or None,
             "batch schema": self.batch_schema,
+            "notes": self.notes or None,
             CONTENT: True if self.recorded else None,
         }
         condition = {} if self.where is None else self.where.parameters()
@@ -227,7 +229,11 @@ class ListedFiles:
     def places(self) -> dict[str, list[str]]:
         ledgers = [one.ledger for one in self.recorded]
         indexes = [self.index_root] if self.index_root else []
-        return {"the sources": [*self.names, *ledgers], "--index-root": indexes, "--with": [*self.beside]}
+        return {
+            "the sources": [*self.names, *ledgers],
+            "--index-root": indexes,
+            "--with": [one.folder for one in self.beside],
+        }
 
     def index_folders(self) -> set[str]:
         """Return the folders to which the indexes of the files are written."""

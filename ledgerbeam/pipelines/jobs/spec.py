@@ -19,7 +19,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import canonical_url, split_scheme
-from ledgerbeam.ledger import Job, LedgerStore
+from ledgerbeam.ledger import Job, LedgerStore, OutputShard
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
@@ -229,6 +229,10 @@ class JobSpec(ABC):
     def product(self) -> Product | None:
         """Return the product that is made of the outputs once the job is complete."""
         return None
+
+    def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:
+        """Return shards with the files that they were made from as sources, without what the job read beside them."""
+        return shards
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:  # noqa: ARG002
         """Yield warnings of possible mistakes of the user, found in the complete ledger."""

@@ -230,6 +230,7 @@ def _publish_columns(dataset: PublishedShards) -> Published:
 
     dataset.require_root()
     dataset.require_whole()
+    dataset.require_suffix(".parquet", "run the job with --on-job-change restart, or with another ledger and output")
     with closing(ParquetFormat().open_columns(dataset.url(dataset.shards[0].name), dataset.options)) as reader:
         names = reader.schema.names
     found = stat_many([dataset.url(shard.name) for shard in dataset.shards], dataset.options)

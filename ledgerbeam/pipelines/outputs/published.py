@@ -126,7 +126,7 @@ class PublishedMetadata(Product):
         if note.begin():  # publishing was interrupted
             remove_stale_temporaries(root)
         try:
-            done = publish_shards(shards, root, self.form, options, ledger=job.ledger)
+            done = publish_shards(job.files_of(shards), root, self.form, options, ledger=job.ledger)
         except LedgerbeamError as error:
             other = "" if self.form == "webdataset" else ", and --to webdataset writes metadata of wids"
             raise PublicationError(

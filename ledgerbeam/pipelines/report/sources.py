@@ -57,7 +57,7 @@ class Shown:
         found = stat_source(self.url, self.options)
         source = Source(found.url, found.size, found.version)
         options = self.options or {}
-        return Columns([ColumnFolder(url, options).files_of(source) for url in self.beside], (), options)
+        return Columns([(ColumnFolder(url, options).files_of(source), ()) for url in self.beside], options)
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Reader, dict[str, Any]]]:

@@ -39,6 +39,7 @@ _KEPT = "job.json"
 KINDS = {
     "datasets.megatron": ("tokenize",),
     "dedup.exact": ("decide", "dedup"),
+    "dedup.lines": ("find-lines", "hash-lines", "lines"),
     "dedup.near": ("candidates", "cluster", "near", "texts", "verify"),
     "dedup.pairs": ("labels", "large-stars", "pairs", "sign", "small-stars", "stars"),
     "exchange.commands": ("group", "join", "repartition", "shuffle", "sort", "split"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,19 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.tar.sample import text_or_json
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
-from ledgerbeam.sources.listed import RemainingRecords, some_records
+from ledgerbeam.sources.listed import RemainingRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash, hash_words, spaced
 from ledgerbeam.transforms.exchange.keys import field_of
 from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
 from ledgerbeam.user_code.guards import failed_by, message_of
 from ledgerbeam.user_code.objects import require_unchanged
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _log = library_logger(__name__)
 
 CONTAMINATED = "contaminated"  # drop reason of a record that shares an n-gram with an evaluation set
-COLUMNS = {"contaminated_by": "string", "contaminated_ngram": "string", "contaminated_share": "double"}
 WITHOUT_TEXT = "records without a text"  # statistic
 _RECORDS = 512  # number of records whose n-grams are hashed together
 _TEXTS = 4096  # number of texts of an evaluation set that are hashed together
@@ -191,7 +193,7 @@ class DecontaminateRecords:
         if self.mark:
             return task.replace(records=_table(task, zip(records.parts, found, strict=True)))
         masks = [np.array([match is None for match in matches], np.bool_) for matches in found]
-        parts = [some_records(part, mask) for part, mask in zip(records.parts, masks, strict=True)]
+        parts = [part.some(mask) for part, mask in zip(records.parts, masks, strict=True)]
         dropped = len(records) - sum(map(len, parts))
         return self.keep(task.replace(records=RemainingRecords(PlacedRecords(parts), dropped)))
 
@@ -212,6 +214,14 @@ class DecontaminateRecords:
         yield from self._sets.matches(texts)
 
 
+def contamination_columns() -> pa.Schema:
+    """Return the schema of the columns: null for a record that shares no n-gram."""
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
+
+    names = ("contaminated_by", "contaminated_ngram", "contaminated_share")
+    return pa.schema([*zip(names, (pa.string(), pa.string(), pa.float64()), strict=True)])
+
+
 def _table(task: Task, found: Iterable[tuple[PlacedPart, Sequence[Match | None]]]) -> Any:
     """Return a row for each record of a task, also for blank lines."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
@@ -220,6 +230,6 @@ def _table(task: Task, found: Iterable[tuple[PlacedPart, Sequence[Match | None]]
     for part, matches in found:
         for number, match in zip(part.numbers.tolist(), matches, strict=True):
             rows[number - task.start] = match
-    names, ngrams, shares = ([None if row is None else row[place] for row in rows] for place in range(3))
-    columns = [pa.array(names, pa.string()), pa.array(ngrams, pa.string()), pa.array(shares, pa.float64())]
-    return pa.table(columns, names=[*COLUMNS])
+    schema = contamination_columns()
+    columns = [pa.array([row and row[place] for row in rows], kind) for place, kind in enumerate(schema.types)]
+    return pa.table(columns, schema)

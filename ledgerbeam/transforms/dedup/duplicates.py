@@ -9,30 +9,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam import stats
-from ledgerbeam._base.names import as_unicode
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes, hash_rows
-from ledgerbeam.io.exchange.payloads import payload_of
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes, hash_rows, hashes_in
 from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER
-from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.forms import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import file_key
+from ledgerbeam.transforms.dedup.marks import note_of
 from ledgerbeam.transforms.dedup.minhash import MinHash, finished
-from ledgerbeam.transforms.exchange.gather import lines_of
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
 from ledgerbeam.user_code.guards import failed_by, message_of
@@ -69,30 +66,48 @@ class OfBucket(ABC):
 class FindDuplicates(OfBucket):
     """Find duplicates: per key, all but the best or first record."""
 
-    as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
+    mark: bool = False  # whether to list all records of a key that has duplicates, with notes (see `marks`)
 
-    def found(self, gathered: GatheredRecords) -> Any:
-        """Return the duplicates."""
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
+        """Return the duplicates, with the key of its source file as the hash of each."""
         found = list(_duplicates(gathered))
-        if not found:
+        gone = HashRows.concatenated([duplicates for duplicates, _ in found]) if found else None
+        if gone is None or not len(gone):
             return None
-        runs, numbers = (np.concatenate([getattr(rows, name) for rows in found]) for name in ("runs", "numbers"))
-        urls, files = _files_of(gathered, runs, numbers)
-        numbers &= _LOWER
-        for url, number in zip(urls, np.bincount(files).tolist(), strict=True):
-            stats.top(BY_SOURCE, without_secrets(url), number)
-        names: list[Any] = urls if self.as_rows else list(map(file_key, urls))
-        ranks = {name: rank for rank, name in enumerate(sorted(set(names)))}
-        order = np.lexsort((numbers, np.array(list(map(ranks.__getitem__, names)))[files]))
-        files, numbers = files[order], numbers[order]
-        if self.as_rows:
-            each = zip(files.tolist(), numbers.tolist(), strict=True)
-            return [{"source": as_unicode(urls[file]), "record": number} for file, number in each]
-        return ScatteredRecords(ByteRows.of(names).at(files), numbers, ByteRows.of([b""] * len(numbers)))
+        kept = HashRows.concatenated([stay for _, stay in found])
+        count_by_source(gathered, gone)
+        if not self.mark:
+            return by_file(gathered, gone)
+        rows = kept.followed_by(gone)
+        places = [gathered.place(*row) for row in zip(kept.runs.tolist(), kept.numbers.tolist(), strict=True)]
+        # Both are in the order of their keys, and each record that stays has another key.
+        of = (places[key] for key in (np.cumsum(gone.begin_groups()) - 1).tolist())
+        clusters = hash_rows(Hashes(rows.high, rows.low))
+        return by_file(gathered, rows, [*map(note_of, clusters, chain(repeat(None, len(kept)), of))])
 
 
-def _duplicates(gathered: GatheredRecords) -> Iterator[HashRows]:
-    """Yield the duplicates: another record of their key is better, or as good and earlier."""
+def count_by_source(gathered: GatheredRecords, rows: HashRows) -> None:
+    """Record the number of duplicates of each source file."""
+    urls, files = _files_of(gathered, rows.runs, rows.numbers)
+    for url, number in zip(urls, np.bincount(files).tolist(), strict=True):
+        stats.top(BY_SOURCE, without_secrets(url), number)
+
+
+def by_file(gathered: GatheredRecords, rows: HashRows, notes: Sequence[bytes] | None = None) -> HashedRecords:
+    """Return records for lists, with their notes. As its hash, each has the `file_key` of its source file."""
+    urls, files = _files_of(gathered, rows.runs, rows.numbers)
+    numbers = rows.numbers & _LOWER
+    order = np.argsort(numbers, kind="stable")
+    high, low = hashes_in(b"".join(map(file_key, urls)))
+    ordered = None if notes is None else [notes[place] for place in order.tolist()]
+    return HashedRecords(Hashes(high[files[order]], low[files[order]]), numbers[order], ordered)
+
+
+def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[HashRows, HashRows]]:
+    """Yield duplicates, and for each of their keys the record that stays.
+
+    It is better than the duplicates, or as good and earlier. The records that stay follow once their key is complete.
+    """
     best: HashRows | None = None  # the best record of the last key of the previous block, and the key's records so far
     size = 0
     for rows in gathered.hashes(_ROWS):
@@ -111,10 +126,11 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[HashRows]:
         others[kept] = False
         sizes[0] += max(0, size - 1)  # the best record of the previous block stands for the others
         _observe_sizes(sizes[:-1])
+        yield rows.at(others), rows.at(kept[:-1][sizes[:-1] > 1])
         best, size = rows.at(kept[-1:]), int(sizes[-1])
-        if others.any():
-            yield rows.at(others)
     _observe_sizes(np.array([size]))
+    if best is not None and size > 1:
+        yield best.at(slice(0)), best
 
 
 def _observe_sizes(sizes: NDArray[np.int64]) -> None:
@@ -160,30 +176,13 @@ class HashEncoder(RunFileEncoder):
 class TextRecords:
     """Base of functions of one task that read the texts of records."""
 
-    text: RecordKeys  # finds the text of a record. A record without a text, or without words, is left out
-    minhash: MinHash
-    # Makes the score of a record. The best of near duplicates stays; None keeps the first.
-    score: RecordKeys | None = None
+    text: RecordKeys  # finds the text of a record
 
     def set_up(self) -> None:
         """Import the user's functions."""
         self.text.set_up()
-        if self.score is not None:
-            self.score.set_up()
 
-    def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
-        """Yield groups of texts, each with the position of the group's first record."""
-        first, size, held = 0, 0, list[str]()
-        for text in chain.from_iterable(map(self._texts, records.parts)):
-            held.append(text)
-            size += len(text)
-            if size > _CHARACTERS or len(held) == _TEXTS:
-                yield first, held
-                first, size, held = first + len(held), 0, []
-        if held:
-            yield first, held
-
-    def _texts(self, part: PlacedPart) -> Iterator[str]:
+    def texts(self, part: PlacedPart) -> Iterator[str]:
         """Yield the text of each record; empty for a record without a text."""
         place = -1
         try:
@@ -196,7 +195,33 @@ class TextRecords:
 
 
 @dataclass(frozen=True)
-class SignRecords(TextRecords):
+class NearTexts(TextRecords):
+    """Base of functions of one task that compare texts. Records without a text, or without words, are left out."""
+
+    minhash: MinHash
+    # Makes the score of a record. The best of near duplicates stays; None keeps the first.
+    score: RecordKeys | None = None
+
+    def set_up(self) -> None:
+        super().set_up()
+        if self.score is not None:
+            self.score.set_up()
+
+    def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
+        """Yield groups of texts, each with the position of the group's first record."""
+        first, size, held = 0, 0, list[str]()
+        for text in chain.from_iterable(map(self.texts, records.parts)):
+            held.append(text)
+            size += len(text)
+            if size > _CHARACTERS or len(held) == _TEXTS:
+                yield first, held
+                first, size, held = first + len(held), 0, []
+        if held:
+            yield first, held
+
+
+@dataclass(frozen=True)
+class SignRecords(NearTexts):
     """A function of one task, for `ProcessTask`, that signs each record: it returns the hash of each band as a key."""
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
@@ -233,7 +258,7 @@ def _text(value: Any) -> str:
         except UnicodeDecodeError as error:
             raise RecordError(f"expected text in UTF-8, found other bytes ({error})") from error
     raise RecordError(
-        f"expected text or null for near duplicates, found a {type(value).__name__}; name a field with text, or give a "
+        f"expected text or null, found a {type(value).__name__}; name a field with text, or give a "
         "module:function that returns text"
     )
 
@@ -333,19 +358,30 @@ def joined_trees(gathered: GatheredRecords) -> Trees | None:
 class FindClusters(OfBucket):
     """Find the records to remove: of each tree all records but one."""
 
-    as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
-    trees: TreeReader = joined_trees
+    trees: TreeReader
+    mark: bool = False  # whether to list all records of the trees, with notes (see `marks`)
 
-    def found(self, gathered: GatheredRecords) -> Any:
-        """Return the records to remove."""
+    def found(self, gathered: GatheredRecords) -> HashedRecords | None:
+        """Return the records, with the key of its source file as the hash of each."""
         trees = self.trees(gathered)
         if trees is None:
             return None
         forest = trees.forest
-        best = forest.best()
-        gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)
+        best, own = forest.best(), ~forest.are_earlier() & trees.own
+        is_gone = best != np.arange(len(forest))
+        gone = np.flatnonzero(is_gone & own)
         _observe(trees, gone)
-        return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, forest.nodes[gone])
+        if not self.mark:
+            return _of_forest(forest, forest.nodes[gone])
+        several = (np.bincount(forest.roots, minlength=len(forest))[forest.roots] > 1) | trees.are_cut
+        listed = np.flatnonzero(several & own)
+        clusters = hash_rows(node_hashes(forest, forest.nodes[forest.roots[listed]]))
+        places = (
+            _place(forest, int(other)) if gone else None
+            for other, gone in zip(best[listed].tolist(), is_gone[listed].tolist(), strict=True)
+        )
+        notes = [*map(note_of, clusters, places)]
+        return replace(_of_forest(forest, forest.nodes[listed]), payloads=notes)
 
 
 @dataclass(frozen=True)
@@ -369,7 +405,7 @@ class FindCandidates(OfBucket):
         for size in trees.sizes[(trees.sizes > 0) & compared].tolist():
             stats.observe(CANDIDATES, size)
         forest, compared = trees.forest, compared & trees.own
-        found = _by_file(forest, forest.nodes[compared])
+        found = _of_forest(forest, forest.nodes[compared])
         return replace(found, payloads=hash_rows(node_hashes(forest, forest.nodes[forest.roots[compared]])))
 
 
@@ -390,7 +426,7 @@ def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
         stats.top(BY_SOURCE, without_secrets(_url(forest.urls[file])), int(numbers[file]))
 
 
-def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
+def _of_forest(forest: Forest, nodes: Nodes) -> HashedRecords:
     """Return records of a forest. As its hash, each record has the `file_key` of its source file."""
     high, low = _file_hashes(forest)
     files = nodes >> NUMBER_BITS
@@ -399,16 +435,10 @@ def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
 
 def _file_hashes(forest: Forest) -> Hashes:
     """Return the `file_key` of each source file of a forest, as a hash."""
-    keys = b"".join(file_key(_url(url)) for url in forest.urls)
-    halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
-    return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
+    return hashes_in(b"".join(file_key(_url(url)) for url in forest.urls))
 
 
-def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
-    """Return a line of JSON for each removed record, with source and number of it and of the record that stays."""
-    places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
-    return lines_of([[payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)]])
-
-
-def _row(url: bytes, number: int) -> dict[str, Any]:
-    return {"source": as_unicode(_url(url)), "record": number}
+def _place(forest: Forest, record: int) -> tuple[str, int]:
+    """Return the URL of the source file of a record, and its number there."""
+    url, number = forest.place(int(forest.nodes[record]))
+    return _url(url), number

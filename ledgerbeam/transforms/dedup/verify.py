@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.exchange.forest import Forest, join_forests
-from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, hash_order
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, hash_order, hashes_in
 from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.sources.listed import ChosenRecords
-from ledgerbeam.transforms.dedup.duplicates import HashedRecords, TextRecords, Trees, first_of_groups, forest_of
+from ledgerbeam.sources.forms import PlacedRecords
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords, NearTexts, Trees, first_of_groups, forest_of
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.guards import failed_by, message_of
@@ -40,19 +40,19 @@ _GATHERED = 1 << 22
 
 
 @dataclass(frozen=True)
-class CollectGrams(TextRecords):
+class CollectGrams(NearTexts):
     """A function of one task, for `ProcessTask`, that writes the n-grams of each candidate, by cluster."""
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `HashedRecords`."""
-        chosen: ChosenRecords = task.records
+        chosen: PlacedRecords = task.records
         if not len(chosen):
             return NoneTask(task)
         try:
-            scores = None if self.score is None else self.score.of(chosen.records)
+            scores = None if self.score is None else self.score.of(chosen)
             kept: list[int] = []
             sets: list[bytes] = []
-            for first, some in self.batches(chosen.records):
+            for first, some in self.batches(chosen):
                 grams = self.minhash.grams(some)
                 kept += (grams.places + first).tolist()
                 sets += [one.astype(_GRAM).tobytes() for one in grams.sets()]
@@ -60,9 +60,9 @@ class CollectGrams(TextRecords):
             return failed_by(error, task, message_of(error))
         scored = [b""] * len(kept) if scores is None else [scores[place] for place in kept]
         payloads = [_SCORE.pack(len(score)) + score + one for score, one in zip(scored, sets, strict=True)]
-        names = np.frombuffer(b"".join([chosen.notes[place] for place in kept]), ">u8").reshape(-1, 2)
-        hashes = Hashes(names[:, 0].astype(np.uint64), names[:, 1].astype(np.uint64))
-        return moved(task, HashedRecords(hashes, chosen.records.places[kept], payloads), len(chosen) - len(kept))
+        notes = [note for part in chosen.parts for note in part.notes or ()]
+        clusters = hashes_in(b"".join([notes[place] for place in kept]))
+        return moved(task, HashedRecords(clusters, chosen.places[kept], payloads), len(chosen) - len(kept))
 
 
 @dataclass(frozen=True)

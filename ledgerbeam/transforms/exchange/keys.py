@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
@@ -35,6 +35,9 @@ from ledgerbeam.user_code.functions import reference_of
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import ReadyObject, UserObject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WITHOUT_KEY = "records without a key"  # name of the statistic that counts records whose key is null
 HASH_BYTES = 8  # size of the hash before a key, which decides the bucket
@@ -175,13 +178,19 @@ class SplitRecords(MapRecords):
     """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
 
     `keys` have the scheme ``hash``. `parts` are pairs of a name and a share; the part gets this share of the sum of all
-    shares. `conversion` is a name in `io.conversion`.
+    shares. `conversion` is a name in `io.conversion`. With `mark`, it writes a column with the name of the part.
     """
 
     def __init__(
-        self, keys: RecordKeys, parts: Sequence[tuple[str, int]], conversion: str, output_format: str | Format
+        self,
+        keys: RecordKeys,
+        parts: Sequence[tuple[str, int]],
+        conversion: str,
+        output_format: str | Format,
+        *,
+        mark: bool = False,
     ) -> None:
-        super().__init__("split", output_format)
+        super().__init__("split", output_format, per_record=mark)
         self._keys = keys
         self._names = [name for name, _ in parts]
         self._shares = [share for _, share in parts]
@@ -189,16 +198,24 @@ class SplitRecords(MapRecords):
 
     def _load(self) -> tuple[ReadyObject, ...]:
         self._keys.set_up()
-        key, null, names, shares = self._keys.key, self._keys.null, self._names, self._shares
+        key, null, names, shares, mark = self._keys.key, self._keys.null, self._names, self._shares, self.per_record
         convert = find_conversion(self._conversion)
 
-        def routed(record: Any) -> Route:
+        def divided(record: Any) -> Route | dict[str, str]:
             found = key(record)
             if found == null:
                 stats.count(WITHOUT_KEY)
-            return Route(names[part_of(found, shares)], convert(record))
+            part = names[part_of(found, shares)]
+            return {"part": part} if mark else Route(part, convert(record))
 
-        return (ReadyObject(routed),)
+        return (ReadyObject(divided),)
+
+
+def part_column() -> pa.Schema:
+    """Return the schema of the column of `SplitRecords`."""
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
+
+    return pa.schema([("part", pa.string())])
 
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:
@@ -210,6 +227,27 @@ def part_of(key: bytes, shares: Sequence[int]) -> int:
 def field_of(name: str) -> Callable[[Any], Any]:
     """Return a function that returns a field of a record, a.b for a nested value; None for a missing field."""
     return _Field(name)
+
+
+def with_field(record: Any, name: str, value: str) -> Any:
+    """Return a record with another text in a field that it has, as `field_of` finds it.
+
+    RecordError: the record is no JSON object, sample or row with this field.
+    """
+    if isinstance(record, Sample):
+        for member in record:
+            if member == name:
+                return Sample(record.key, {**record, name: value.encode()})
+            if name.startswith(f"{member}."):
+                inside = with_field(loads(record[member]), name.removeprefix(f"{member}."), value)
+                return Sample(record.key, {**record, member: dumps(inside)})
+    if isinstance(record, dict):
+        if name in record:
+            return {**record, name: value}
+        first, _, rest = name.partition(".")
+        if first in record and rest:
+            return {**record, first: with_field(record[first], rest, value)}
+    raise RecordError(f"expected the field {name!r}, found none")
 
 
 class _Field:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -297,6 +298,60 @@ def quizzes(texts: Workspace) -> Workspace:
 def decontaminate(*more: str) -> tuple[str, ...]:
     words = ("decontaminate", "in/*.jsonl", "--against", "quiz.jsonl", "--against", "exam.jsonl", "--ngram", "5")
     return (*words, "--task-bytes", "8K", *more)
+
+
+def test_weights_of_a_column_say_how_often_a_record_is_there(texts: Workspace) -> None:
+    texts.succeed(*annotate())
+    folder = str(texts.root / "scores")
+    url = str(texts.root / "in" / "1.jsonl")
+    records = ledgerbeam.open(url, with_=folder, where="n >= 300", weights="share")
+    found = [record["n"] for record in records]
+    assert found == sorted({*found}), "a share below one selects no record twice"
+    annotated_ones = [n for n in range(300, 400) if annotated(n)]
+    assert abs(len(found) - sum(n / 400 for n in annotated_ones)) < 15
+    whole: Any = ledgerbeam.open(url, with_=folder, where="n < 204", weights="n")
+    assert [record["n"] for record in whole] == [n for n in range(200, 204) if annotated(n) for _ in range(n)]
+    graph = Records(whole, shuffle=True, seed=3)
+    begun = list(itertools.islice(graph, 100))
+    again = Records(whole, shuffle=True, seed=3)
+    again.load_state_dict(json.loads(json.dumps(graph.state_dict())))
+    assert sorted(record["n"] for record in [*begun, *again]) == [record["n"] for record in whole]
+    with pytest.raises(ledgerbeam.UsageError, match="no column 'tokens'; the columns are"):
+        ledgerbeam.open(url, with_=folder, weights="tokens")
+
+
+def test_a_flow_selects_by_columns_that_it_writes(texts: Workspace) -> None:
+    (texts.root / "flow.toml").write_text(
+        'root = "work"\n[steps.best]\nselect = true\nsources = "in/*.jsonl"\nwith_from = "scores"\n'
+        'where = "n >= 100"\nto = "jsonl"\n[steps.after]\nconvert = true\nfrom = "best"\nto = "jsonl"\n'
+        '[steps.scores]\nannotate = "scoring:score"\nsources = "in/*.jsonl"\non_error = "reject"\n'
+    )
+
+    def work() -> dict[str, Any]:
+        steps = texts.run("plan", "flow.toml", "--json").json["steps"]
+        return {one["step"]: sum(v for name, v in one["sources"].items() if name != "complete") for one in steps}
+
+    def written() -> list[int]:
+        paths = sorted((texts.root / "work" / "after" / "output").glob("*.jsonl"))
+        return [json.loads(line)["n"] for path in paths for line in path.read_text().splitlines()]
+
+    assert work() == {"scores": 2, "best": 2, "after": 2}
+    texts.succeed("run", "flow.toml")
+    assert written() == [n for n in range(100, 400) if annotated(n)]
+    assert work() == {"scores": 0, "best": 0, "after": 0}
+    with (texts.root / "in" / "1.jsonl").open("a") as file:
+        file.write('{"n": 411}\n')
+    assert work() == {"scores": 1, "best": 2, "after": 2}
+    texts.succeed("run", "flow.toml")
+    assert written() == [*(n for n in range(100, 400) if annotated(n)), 411]
+    scoring = texts.root / "scoring.py"
+    scoring.write_text(scoring.read_text().replace('"share"', '"part"'))
+    flow = texts.root / "flow.toml"
+    flow.write_text(flow.read_text().replace("n >= 100", "part > 0.9"))
+    texts.succeed("run", "flow.toml")
+    assert written() == [*(n for n in range(361, 400) if annotated(n)), 411]
+    flow.write_text(flow.read_text().replace("part > 0.9", "gone > 0.9"))
+    texts.run("run", "flow.toml", status=2, err="step best: --where gone > 0.9: no column 'gone'")
 
 
 def test_contaminated_records_are_dropped_or_marked(quizzes: Workspace) -> None:

@@ -100,6 +100,12 @@ def prepared(call: Callable[..., Any], **options: Any) -> PreparedCall:
     return cast(PreparedCall, prepare(spec, tuple(bound.pop(one.name, ()) for one in spec.arguments), bound))
 
 
+def marking(call: partial[Any], **options: Any) -> partial[Any]:
+    """Return the call that writes marks, not records."""
+    given = {name: value for name, value in call.keywords.items() if name != "to"}
+    return partial(call.func, *call.args, **given, mark=True, **options)
+
+
 def call_here(call: Callable[..., ledgerbeam.Result]) -> ledgerbeam.Result:
     """Return what comes of a call whose tasks are done here."""
     return prepared(call).result(Told(), HereWaves())

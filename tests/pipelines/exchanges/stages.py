@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ledgerbeam.io.exchange.run_file import Cuts, task_mark
 from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition, RunFile, RunLayout, SliceTables, SomeUrls
@@ -17,11 +22,17 @@ from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits, TaskReader
+from ledgerbeam.sources.listed import ListedSpan, file_key
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords
+from ledgerbeam.transforms.dedup.marks import WriteMarks
 from ledgerbeam.transforms.exchange.gather import MergedEncoder, MergeRuns
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatterRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
 from tests.pipelines.conftest import Workspace
+
+Place = tuple[str, int]  # URL of a source, and number of a record
+Marks = dict[Place, tuple[Place | None, str | None]]  # place of the record that stays, and name of the cluster
 
 
 def write_jsonl(path: Path, rows: Sequence[Any]) -> str:
@@ -159,3 +170,87 @@ def spoil(run: Path, kind: str) -> None:
         run.unlink()
     else:
         run.write_bytes(bytes(run.stat().st_size))
+
+
+def in_sources(root: Path, folder: str = "in") -> dict[Place, dict[str, Any]]:
+    """Return the records of the sources by their places, in order, without blank lines."""
+    return {
+        (str(path), number): json.loads(line)
+        for path in sorted((root / folder).glob("*.jsonl"))
+        for number, line in enumerate(path.read_text().splitlines())
+        if line
+    }
+
+
+def _rows(table: pa.Table) -> list[tuple[Place | None, str | None]]:
+    columns = (table[name].to_pylist() for name in ("duplicate_of", "cluster"))
+    return [(of and (of["source"], of["record"]), cluster) for of, cluster in zip(*columns, strict=True)]
+
+
+def marks_in(folder: Path) -> Marks:
+    """Return the marks of all records in an output folder, whose catalog must name its files and current sources."""
+    catalog = pa.ipc.open_file((folder / "_columns.arrow").read_bytes()).read_all().to_pylist()
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
+    assert sorted(row["file"] for row in catalog) == sorted(names)
+    found: Marks = {}
+    for row in catalog:
+        assert (row["stored"], row["version"]) == (stat(f"{folder}/{row['file']}").version, stat(row["source"]).version)
+        table = pq.ParquetFile(folder / row["file"]).read()
+        facts = json.loads(table.schema.metadata[b"ledgerbeam.columns"])
+        assert facts["source"] == row["source"]
+        for number, marks in enumerate(_rows(table), facts["first"]):
+            assert found.setdefault((row["source"], number), marks) is marks, "two rows for a record"
+    return found
+
+
+def listed_places(records: HashedRecords, urls: Iterable[str]) -> list[Place]:
+    """Return the places of the records of a list."""
+    by_key = {file_key(url): url for url in urls}
+    halves = zip(*(lane.tolist() for lane in records.hashes), strict=True)
+    keys = [high.to_bytes(8, "big") + low.to_bytes(8, "big") for high, low in halves]
+    return list(zip(map(by_key.__getitem__, keys), records.numbers.tolist(), strict=True))
+
+
+def listed_marks(records: HashedRecords, urls: Iterable[str]) -> Marks:
+    """Return the marks of the records of a list."""
+    span = ListedSpan(len(records), np.arange(len(records)), list(records.payloads or ()))
+    table: Any = WriteMarks()(Task(Source("/", 1, "1"), 0, len(records)).replace(records=span)).records
+    return dict(zip(listed_places(records, urls), _rows(table), strict=True))
+
+
+def gone_in(marks: Marks) -> dict[Place, Place]:
+    """Return the record that stays in the place of each record that goes."""
+    return {place: of for place, (of, _) in marks.items() if of is not None}
+
+
+def clusters_in(marks: Marks) -> set[frozenset[Place]]:
+    """Return the records of each cluster."""
+    found: dict[str, set[Place]] = defaultdict(set)
+    for place, (_, name) in marks.items():
+        if name is not None:
+            assert len(bytes.fromhex(name)) == 16
+            found[name].add(place)
+    return set(map(frozenset, found.values()))
+
+
+def require_marks(marks: Marks, places: Iterable[Place], stays: Mapping[Place, Place]) -> None:
+    """Check the marks of all places. `stays` has for each record that goes the one that stays."""
+    assert marks.keys() == set(places)
+    assert gone_in(marks) == stays
+    clusters: dict[Place, set[Place]] = defaultdict(set)
+    for place, stay in stays.items():
+        clusters[stay] |= {place, stay}
+    assert clusters_in(marks) == set(map(frozenset, clusters.values()))
+
+
+def portable_marks(root: Path) -> dict[str, Any]:
+    """Return the marks in `out` with the records of clusters, in place of names that depend on the folder."""
+    marks = marks_in(root / "out")
+    members = {place: cluster for cluster in clusters_in(marks) for place in cluster}
+
+    def name(place: Place) -> str:
+        return f"{Path(place[0]).name} {place[1]}"
+
+    return {
+        name(place): (of and name(of), sorted(map(name, members.get(place, ())))) for place, (of, _) in marks.items()
+    }

@@ -21,8 +21,8 @@ from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.dedup.exact import ListsRead
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.stage_loop import StageLoop
-from tests.pipelines.exchanges.in_process import HereWaves, Told, prepared
-from tests.pipelines.exchanges.stages import write_jsonl
+from tests.pipelines.exchanges.in_process import HereWaves, Told, marking, prepared
+from tests.pipelines.exchanges.stages import gone_in, marks_in, write_jsonl
 
 PASSED_OVER = "passed over, since their names are not those of sources: 1 file, such as {}/in/README"
 
@@ -201,12 +201,15 @@ def test_a_deduplication_tells_of_its_stages_and_leaves_nothing_of_them(folder: 
     assert (again.waves, again.result.complete) == ([], True)
 
 
-def test_a_list_of_duplicates_is_told_as_a_deduplication_and_its_folder_is_its_own(folder: Path) -> None:
-    ran = run(dedup, mark=True)
-    assert (ran.result.command, list(ran.stages)) == ("dedup", ["scatter", "gather"])
-    assert [row["record"] for row in records()] == [0, 1, 2, 3] * 2
+def test_marks_have_the_stages_of_a_deduplication_and_their_folder_is_their_own(folder: Path) -> None:
+    ran = run(marking(dedup))
+    assert (ran.result.command, ran.tasks) == ("dedup", {"scatter": 3, "decide": 1, "dedup": 3})
+    first, *others = (str(folder / "in" / f"{name}.jsonl") for name in "abc")
+    assert gone_in(marks_in(folder / "out")) == {(url, n): (first, n) for url in others for n in range(4)}
     (mark,) = folder.glob("out/_ledgerbeam/*.json")
     assert json.loads(mark.read_text())["url"] == str(folder / "L")
+    again = run(marking(dedup))
+    assert (again.waves, again.result.complete) == ([], True)
 
 
 def test_stages_that_merge_run_files_are_told_and_leave_nothing(store: Callable[[str], LedgerStore]) -> None:
@@ -249,16 +252,15 @@ def stages_told(ran: Ran) -> list[str]:
     return [name for name, _, state in found if name != "ledger" and state.startswith(("new", "resuming", "complete"))]
 
 
-def test_a_list_of_clusters_has_no_more_of_those_that_were_found_in_rounds(folder: Path) -> None:
+def test_marks_of_clusters_are_those_that_were_found_in_rounds(folder: Path) -> None:
     texts = [" ".join(f"{number % 9}{letter}" for letter in "abcd") for number in range(18)]
     write_jsonl(folder / "in" / "d.jsonl", [{"text": text} for text in texts])
-    listed = partial(near, mark=True, bucket_bytes=200)
-    run(listed, cluster_bytes=1)
-    found = sorted(map(str, records()))
-    assert len({path.name for path in folder.glob("out/*.jsonl")}) > 1
-    assert "round-1" not in run(listed, cluster_bytes="1G").stages
-    assert sorted(map(str, records())) == found
-    assert [path.name for path in folder.glob("out/*.jsonl")] == ["part-000000-0000000000.jsonl"]
+    marked = marking(near, bucket_bytes=200)
+    assert run(marked, cluster_bytes=1).tasks["cluster"] > 1
+    found = marks_in(folder / "out")
+    assert "round-1" not in run(marked, cluster_bytes="1G").stages
+    assert marks_in(folder / "out") == found
+    assert len(gone_in(found)) == 20
 
 
 class Failing(HereWaves):
@@ -644,7 +646,7 @@ def _interrupt(*_: object) -> None:
 
 
 @pytest.fixture
-def against(folder: Path) -> Callable[..., Any]:
+def against(folder: Path) -> partial[Any]:
     """A call that compares records with those of an earlier ledger, whose files come behind its own by their names."""
     run(near, output="first", ledger="F")
     write_jsonl(folder / "again" / "d.jsonl", [{"text": "a b c d e f 1"}, {"text": "u v w x y z"}])
@@ -661,8 +663,8 @@ def test_records_are_compared_with_those_of_an_earlier_ledger(folder: Path, agai
         run(partial(ledgerbeam.dedup, ["in/a.jsonl"], against="F", **{**NEAR, "output": "same", "ledger": "S"}))
 
 
-def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, against: Callable[..., Any]) -> None:
-    verify = partial(against, verify=True, threshold=0.5, keep_runs=True, mark=True)
+def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, against: partial[Any]) -> None:
+    verify = marking(against, verify=True, threshold=0.5, keep_runs=True)
     near_one = [{"text": "a b c d e f 2"}]
     run(verify)
     write_jsonl(folder / "again" / "c.jsonl", [{"text": "l m n o p q r"}])
@@ -670,12 +672,12 @@ def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, a
         run(verify, Beside("sign", lambda _: write_jsonl(folder / "again" / "e.jsonl", near_one)))
     ran = run(verify)
     assert (ran.result.complete, ran.tasks["scatter"]) == (True, 1)
-    assert [Path(row["source"]).stem for row in records()] == ["d", "e"]
+    assert [Path(url).stem for url, _ in gone_in(marks_in(folder / "out"))] == ["d", "e"]
     (earlier,) = folder.glob("L/**/earlier.json")
     earlier.unlink()
     assert run(verify).waves == []
     assert earlier.exists(), "the next run would ask the files again"
-    (texts,) = folder.glob("out/_runs/e*.run")
+    (texts,) = folder.glob("out/_drops/_runs/e*.run")
     texts.unlink()
     write_jsonl(folder / "again" / "f.jsonl", near_one)
     ran = run(verify)

@@ -26,7 +26,7 @@ from tests.pipelines.exchanges import (
     test_sort,
     test_verify,
 )
-from tests.pipelines.exchanges.stages import write_jsonl
+from tests.pipelines.exchanges.stages import portable_marks, write_jsonl
 from tests.servers.process import wait_until
 
 pytestmark = pytest.mark.slow
@@ -102,18 +102,19 @@ class Exchange:
 
     command: Sequence[str]
     write: Callable[[Workspace], None]  # writes the sources
-    undisturbed: Callable[[Workspace], dict[str, bytes]]  # runs it and returns what it leaves
+    undisturbed: Callable[[Workspace], dict[str, Any]]  # runs it and returns what it leaves
     faults: Sequence[str]  # points at which it is killed
     ledgers: Sequence[str] = ()  # of its stages
     step: int = 5  # tasks that are done between two kills
     in_turn: bool = True  # whether each stage reads what the one before has written
     records: Callable[[Workspace], list[Any]] | None = None  # what it must write; None if it is not run on a store
     left: frozenset[str] = frozenset()  # internal folders that stay
+    contents: Callable[[Workspace], dict[str, Any]] = test_near.shards
 
-    def written(self, workspace: Workspace) -> dict[str, bytes]:
-        folders = {path.name for path in (workspace.root / "out").glob("_*")} - {"_ledgerbeam"}
+    def written(self, workspace: Workspace) -> dict[str, Any]:
+        folders = {path.name for path in (workspace.root / "out").glob("_*/")} - {"_ledgerbeam"}
         assert folders == self.left
-        return test_near.shards(workspace)
+        return self.contents(workspace)
 
 
 def plain(command: Sequence[str]) -> Callable[[Workspace], dict[str, bytes]]:
@@ -157,7 +158,12 @@ EXCHANGES = {
     "dedup": Exchange(
         *(test_dedup.DEDUP, test_dedup.write_sources, test_dedup.undisturbed, [*FAULTS[1:], *between(3)]),
         *(("L", "L/decide", "L/decide/scatter"), 3),
-        records=lambda workspace: test_dedup.survivors(test_dedup.in_sources(workspace)),
+        records=test_dedup.survivors,
+    ),
+    "marks": Exchange(
+        *(test_dedup.MARKS, test_dedup.write_sources, test_dedup.undisturbed_marks, [*FAULTS[1:], *between(3)]),
+        *(("L", "L/decide", "L/decide/scatter"), 3),
+        contents=lambda workspace: portable_marks(workspace.root),
     ),
     "near": Exchange(
         *(test_near.NEAR, test_near.write_sources, test_near.undisturbed, between(4)),
@@ -177,6 +183,11 @@ EXCHANGES = {
         records=test_verify.survivors,
         left=SIGNED,
     ),
+    "near marks": Exchange(
+        *(test_near.MARKS, test_near.write_sources, test_near.undisturbed_marks, between(4)[2:]),
+        left=SIGNED,
+        contents=lambda workspace: portable_marks(workspace.root),
+    ),
     "verify against": Exchange(
         *(test_against.VERIFIED, write_earlier, test_against.undisturbed_verified, between(6)),
         left=SIGNED,
@@ -191,7 +202,7 @@ def exchange(request: pytest.FixtureRequest) -> Exchange:
 
 
 @pytest.fixture(scope="module")
-def clean(exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def clean(exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a run writes that nothing disturbs."""
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     exchange.write(workspace)
@@ -204,7 +215,7 @@ def clean(exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> dict[
     indirect=["exchange"],
 )
 def test_a_kill_at_a_point_changes_nothing(
-    workspace: Workspace, exchange: Exchange, clean: dict[str, bytes], fault: str
+    workspace: Workspace, exchange: Exchange, clean: dict[str, Any], fault: str
 ) -> None:
     exchange.write(workspace)
     command = (*exchange.command, "--flush-interval", "0.01", "--json")
@@ -221,7 +232,7 @@ def test_a_kill_at_a_point_changes_nothing(
 
 @pytest.mark.parametrize("exchange", [name for name in EXCHANGES if EXCHANGES[name].ledgers], indirect=True)
 def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
-    workspace: Workspace, exchange: Exchange, clean: dict[str, bytes]
+    workspace: Workspace, exchange: Exchange, clean: dict[str, Any]
 ) -> None:
     exchange.write(workspace)
     run_with_kills(workspace, exchange.command, exchange.ledgers, exchange.step)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,36 +23,45 @@ from ledgerbeam.pipelines.dedup.pairs import NearChoice
 from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.dedup import duplicates as near
-from ledgerbeam.transforms.dedup.duplicates import FindClusters, HashEncoder, PairRecords, SignRecords
+from ledgerbeam.transforms.dedup.duplicates import (
+    FindClusters,
+    HashEncoder,
+    PairRecords,
+    SignRecords,
+    TreeReader,
+    joined_trees,
+)
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.cases import each
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.exchanges.stages import (
+    Marks,
+    Place,
     bucket_tasks,
     by_file,
+    gone_in,
+    in_sources,
     listed,
+    listed_marks,
+    listed_places,
+    marks_in,
     moved_of,
     placed_files,
+    portable_marks,
+    require_marks,
     run_again,
     source_tasks,
     write_jsonl,
 )
 from tests.transforms.dedup.test_minhash import plain_bands
 
-Place = tuple[str, int]
-
 OPTIONS = ("--minhash", "6x2", "--ngram", "2")
 NEAR = (
     *("dedup", "in/*.jsonl", "--near", "text", *OPTIONS, "--output", "out", "--to", "jsonl", "--ledger", "L"),
     *("--task-bytes", "3000", "--bucket-bytes", "8000"),
 )
-
-
-def marked(rows: Sequence[Any]) -> dict[Place, Place]:
-    """Return what stays for each that goes, as a list of duplicates says."""
-    return {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
 
 
 def clustered(rows: dict[Place, Any], *, prefer: bool = False) -> dict[Place, Place]:
@@ -83,10 +91,10 @@ class Process:
         self.sign = SignRecords(RecordKeys("digest", ("text",)), MinHash(6, 2, 2), score)
         self.earlier: Sequence[str] = ()
 
-    def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
-        """Return the rows of what goes, and the places by file that the last stage reads."""
+    def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[Marks, list[Place]]:
+        """Return the marks of the records of clusters, and the places of those that go."""
         tasks = self._forests(urls, pack_bytes, PairRecords())
-        return self._found(tasks, urls, FindClusters)
+        return self._found(tasks, urls, joined_trees)
 
     def _forests(self, urls: Sequence[str], pack_bytes: int | None, pair: PairRecords) -> list[Task]:
         """Return the task of all pairs, if there are any."""
@@ -96,23 +104,18 @@ class Process:
         forests = [*self._write("p", pairs)]
         return [*self._tasks(forests, 1, "p")] if forests else []
 
-    def _found(
-        self, tasks: Iterable[Task], urls: Sequence[str], find: Callable[[bool], FindClusters]
-    ) -> tuple[list[Any], list[Place]]:
-        by_key = {file_key(url): url for url in urls}
-        rows: list[Any] = []
+    def _found(self, tasks: Iterable[Task], urls: Sequence[str], trees: TreeReader) -> tuple[Marks, list[Place]]:
+        marks: Marks = {}
         places: list[Place] = []
         for task in tasks:
-            found: Any = find(True)(task)
-            others: Any = find(False)(task)
+            found: Any = FindClusters(trees, mark=True)(task)
+            others: Any = FindClusters(trees)(task)
             if isinstance(found, FailedTask):
                 raise AssertionError(found.error)
             if isinstance(found, Task):
-                rows += [json.loads(line) for line in found.records.data.splitlines()]
-                halves = zip(*(lane.tolist() for lane in others.records.hashes), strict=True)
-                keys = [high.to_bytes(8, "big") + low.to_bytes(8, "big") for high, low in halves]
-                places += zip(map(by_key.__getitem__, keys), others.records.numbers.tolist(), strict=True)
-        return rows, places
+                marks |= listed_marks(found.records, urls)
+                places += listed_places(others.records, urls)
+        return marks, places
 
     def _as_earlier(self, runs: Iterable[RunFile]) -> Iterator[RunFile]:
         for run in runs:
@@ -157,12 +160,10 @@ def test_what_goes_is_all_but_one_of_each_cluster(
         patch.setattr(near, "_ROWS", at_once)
         patch.setattr(near, "_TEXTS", at_once)
         urls = by_file(Path(folder) / "in", files)
-        rows, places = Process(Path(folder), 3, part_bytes, prefer=prefer).drops(urls, pack_bytes)
+        marks, places = Process(Path(folder), 3, part_bytes, prefer=prefer).drops(urls, pack_bytes)
     documents = {(url, n): row for url, found in zip(urls, files.values(), strict=True) for n, row in enumerate(found)}
     expected = clustered(documents, prefer=prefer)
-    of = marked(rows)
-    assert of == expected
-    assert list(of) == sorted(of), "rows come in the order of their places"
+    require_marks(dict.fromkeys(documents, (None, None)) | marks, documents, expected)
     assert sorted(places) == sorted(expected)
 
 
@@ -171,18 +172,17 @@ def test_a_hash_of_any_number_of_records_is_one_cluster(tmp_path: Path, monkeypa
     urls = by_file(tmp_path / "in", {name: [{"text": "to be"}] * 20 for name in "abc"})
     process = Process(tmp_path, 1, 10**6, prefer=False)
     process.sign = SignRecords(RecordKeys("digest", ("text",)), MinHash(1, 2, 2))
-    rows, places = process.drops(urls, None)
-    assert len(rows) == len(places) == 59
-    assert {(row["of"]["source"], row["of"]["record"]) for row in rows} == {(urls[0], 0)}
+    marks, places = process.drops(urls, None)
+    require_marks(marks, [(urls[0], 0), *places], dict.fromkeys(places, (urls[0], 0)))
+    assert len(places) == 59
 
 
 def test_a_file_whose_key_ends_in_a_zero_byte_is_as_any_other(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     name = next(name for name in map(str, range(10**5)) if file_key(str(folder / f"{name}.jsonl"))[-1] == 0)
     urls = by_file(folder, {name: [{"text": "to be"}] * 2, "~": [{"text": "to be"}]})
-    rows, places = Process(tmp_path, 1, 10**6, prefer=False).drops(urls, None)
-    assert len(rows) == 2
-    assert sorted(places) == [(urls[0], 1), (urls[1], 0)]
+    marks, places = Process(tmp_path, 1, 10**6, prefer=False).drops(urls, None)
+    assert sorted(places) == sorted(gone_in(marks)) == [(urls[0], 1), (urls[1], 0)]
 
 
 def document(chosen: random.Random) -> list[str]:
@@ -211,16 +211,8 @@ def write_sources(workspace: Workspace) -> None:
         write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows_of(name, 80))
 
 
-def in_sources(workspace: Workspace, folder: str = "in") -> dict[Place, dict[str, Any]]:
-    return {
-        (str(path), number): json.loads(line)
-        for path in sorted((workspace.root / folder).glob("*.jsonl"))
-        for number, line in enumerate(path.read_text().splitlines())
-    }
-
-
 def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, Any]]:
-    rows = in_sources(workspace)
+    rows = in_sources(workspace.root)
     gone = clustered(rows, prefer=prefer)
     return [row for place, row in rows.items() if place not in gone]
 
@@ -244,13 +236,25 @@ def undisturbed(workspace: Workspace) -> dict[str, bytes]:
     assert list(status["stages"]) == ["cluster/pairs/scatter", "cluster/pairs", "cluster"]
     workspace.succeed("ledger", "verify", "L")
     sizes = workspace.run("ledger", "stats", "L", "--json").json["records of a cluster"]
-    stays = set((of := clustered(in_sources(workspace))).values())
+    stays = set((of := clustered(in_sources(workspace.root))).values())
     assert (sizes["count"], sizes["mean"] * sizes["count"]) == (len(stays), pytest.approx(len(stays) + len(of)))
     return shards(workspace)
 
 
 def shards(workspace: Workspace, folder: str = "out") -> dict[str, bytes]:
     return {name: data for name, data in workspace.files(folder).items() if not name.startswith("_")}
+
+
+MARKS = (*NEAR[:10], *NEAR[12:], "--mark")
+
+
+def undisturbed_marks(workspace: Workspace) -> dict[str, Any]:
+    """Return the marks that a run leaves that nothing disturbs."""
+    ran = workspace.succeed(*MARKS, "--workers", "2", "--json")
+    rows = in_sources(workspace.root)
+    require_marks(marks_in(workspace.root / "out"), rows, clustered(rows))
+    assert list(ran.json["stages"]) == ["scatter", "pairs", "cluster", "dedup"]
+    return portable_marks(workspace.root)
 
 
 @pytest.mark.slow
@@ -278,15 +282,10 @@ def test_of_new_files_alone_signatures_are_made(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-def test_preference_and_marks(workspace: Workspace) -> None:
+def test_preference(workspace: Workspace) -> None:
     write_sources(workspace)
     workspace.succeed(*NEAR, "--prefer", "s")
     assert workspace.records("out") == survivors(workspace, prefer=True)
-    ran = workspace.succeed(*NEAR[:8], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--json")
-    assert marked(workspace.records("marks")) == clustered(in_sources(workspace))
-    assert list(ran.json["stages"]) == ["scatter", "pairs", "gather"]
-    ledger = ran.json["ledger"]
-    assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == ["pairs/scatter", "pairs"]
 
 
 @each("threshold", [0.1, 0.5, 0.7, 0.8, 0.9, 0.99])
@@ -365,15 +364,6 @@ def test_files_come_and_go(workspace: Workspace, keep_runs: tuple[str, ...]) -> 
     assert not any(name.startswith("cluster/round") for name in shown["stages"]), "there is nothing to cluster"
 
 
-def jsonl(workspace: Workspace, output: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (workspace.root / output).glob("*.jsonl")}
-
-
-def lines_of(workspace: Workspace, output: str) -> list[bytes]:
-    paths = (workspace.root / output).glob("*.jsonl")
-    return sorted(line for path in paths for line in path.read_bytes().splitlines())
-
-
 @pytest.mark.slow
 def test_marks_preferences_and_earlier_ones_are_those_of_one_process(workspace: Workspace) -> None:
     write_sources(workspace)
@@ -381,26 +371,25 @@ def test_marks_preferences_and_earlier_ones_are_those_of_one_process(workspace: 
     workspace.succeed(*NEAR[:1], "old/*.jsonl", *NEAR[2:8], "--output", "first", "--to", "jsonl", "--ledger", "L1")
     for more in (("--prefer", "s"), ("--against", f"{workspace.root}/L1", "--prefer", "s")):
         name = f"out{len(more)}"
-        base = (*NEAR[:8], *more, "--to", "jsonl", "--task-bytes", "3000")
+        base = (*NEAR[:8], *more, "--task-bytes", "3000")
         for way, cluster in (("one", ()), ("rounds", ("--cluster-bytes", "1"))):
-            for marked in ((), ("--mark",)):
-                output = f"{name}-{way}{''.join(marked)}"
-                workspace.succeed(*base, *cluster, *marked, "--output", output, "--ledger", f"{output}.ledger")
-        assert jsonl(workspace, f"{name}-one") == jsonl(workspace, f"{name}-rounds") != {}
-        assert lines_of(workspace, f"{name}-one--mark") == lines_of(workspace, f"{name}-rounds--mark") != []
-        shown = workspace.run("ledger", "status", f"{name}-rounds--mark.ledger", "--json").json
-        assert "round-1" in shown["stages"]
-        marks = sorted(path.name for path in (workspace.root / f"{name}-rounds--mark").glob("_*"))
-        assert marks == ["_ledgerbeam", "_signatures"]
-    # Of the same ledger the other way, with other buckets: nothing of the first one is left.
-    output = f"{name}-rounds--mark"
-    lines = lines_of(workspace, output)
+            for written in (("--to", "jsonl"), ("--mark",)):
+                output = f"{name}-{way}{written[0]}"
+                workspace.succeed(*base, *cluster, *written, "--output", output, "--ledger", f"{output}.ledger")
+        assert shards(workspace, f"{name}-one--to") == shards(workspace, f"{name}-rounds--to") != {}
+        output = f"{name}-rounds--mark"
+        marks, others = shards(workspace, output), (workspace.root / output).glob("_*")
+        assert shards(workspace, f"{name}-one--mark") == marks != {}
+        assert "cluster/round-1" in workspace.run("ledger", "status", f"{output}.ledger", "--json").json["stages"]
+        assert sorted(path.name for path in others) == ["_columns.arrow", "_ledgerbeam", "_signatures"]
+        rows = in_sources(workspace.root)
+        kept = [row for place, row in rows.items() if place not in gone_in(marks_in(workspace.root / output))]
+        assert kept == workspace.records(f"{name}-one--to")
+    # The other way in the same ledger: the marks stay.
     workspace.succeed(*base, "--mark", "--output", output, "--ledger", f"{output}.ledger")
-    assert lines_of(workspace, output) == lines
-    assert list(json.loads(workspace.run("ledger", "status", f"{output}.ledger", "--json").out)["stages"]) == [
-        "pairs/scatter",
-        "pairs",
-    ]
+    assert shards(workspace, output) == marks
+    stages = workspace.run("ledger", "status", f"{output}.ledger", "--json").json["stages"]
+    assert list(stages) == ["cluster/pairs/scatter", "cluster/pairs", "cluster"]
 
 
 @pytest.mark.slow
@@ -412,5 +401,5 @@ def test_candidates_are_those_of_one_process(workspace: Workspace) -> None:
         ran = workspace.succeed(*base, *more, "--output", output, "--ledger", f"{output}.ledger")
         read.append(ran.json["stages"]["texts"]["records"]["read"])
     assert read[0] == read[1] > 0
-    assert jsonl(workspace, "one") == jsonl(workspace, "rounds") != {}
+    assert shards(workspace, "one") == shards(workspace, "rounds") != {}
     assert "cluster/round-1" in workspace.run("ledger", "status", "rounds.ledger", "--json").json["stages"]

@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageS
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from tests.cases import each
-from tests.pipelines.exchanges.in_process import prepared
+from tests.pipelines.exchanges.in_process import marking, prepared
 from tests.pipelines.exchanges.stages import write_jsonl
 
 HOW: dict[str, Any] = {"to": "jsonl", "output": "out", "ledger": "L"}
@@ -77,7 +77,7 @@ CALLS: dict[str, tuple[Callable[..., Any], str, dict[str, str]]] = {
     "sort": (partial(sort, by="k"), "sort", {"scatter": "scatter", "gather": "."}),
     "join": (join, "join", {"right": "right", "left": "left", "gather": "."}),
     "dedup": (dedup, "dedup", {"scatter": "decide/scatter", "decide": "decide", "dedup": "."}),
-    "marks": (partial(dedup, mark=True), "dedup", {"scatter": "scatter", "gather": "."}),
+    "marks": (marking(dedup), "dedup", {"scatter": "decide/scatter", "decide": "decide", "dedup": "."}),
     "near": (
         near,
         "dedup",
@@ -374,7 +374,8 @@ def test_names_of_joined_fields(how: str, suffix: str | None, under: str | None,
 
 
 def deduplicated(**options: Any) -> Any:
-    return prepared(partial(ledgerbeam.dedup, "a.jsonl"), **{"to": "jsonl", "output": "/out", **options}).job
+    given = {name: value for name, value in {"to": "jsonl", "output": "/out", **options}.items() if value is not None}
+    return prepared(partial(ledgerbeam.dedup, "a.jsonl"), **given).job
 
 
 @each(
@@ -414,9 +415,10 @@ def test_duplicates_have_a_key_or_their_content_or_a_text_in_common(
         ({"near": "text", "verify": True, "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
         ({"near": "text", "verify": True, "threshold": 0.8, "minhash": "14"}, "minhash: expected BANDSxROWS"),
         ({"near": "text", "threshold": 0.8, "minhash": "14x8"}, "leave one out, or add --verify"),
-        ({"near": "text", "mark": True, "to": "tar"}, "--mark writes plain lines"),
-        ({"by": "k", "mark": True, "to": "tar"}, "--mark writes plain lines: .* found --to tar"),
-        ({"by": "k", "mark": True, "compress": "zstd"}, "--mark writes plain lines: .* found --to jsonl"),
+        ({"near": "text", "mark": True}, "--mark writes columns: leave --to out"),
+        ({"by": "k", "mark": True, "pack": "1M", "compress": "zstd"}, "leave --to and --pack and --compress out"),
+        ({"by": "k", "mark": True, "to": None, "frame": "1K", "schema": "s"}, "leave --frame and --schema out"),
+        ({"by": "k", "to": None}, "give --to FORMAT, or --mark for columns"),
     ],
 )
 def test_options_of_dedup_that_mean_nothing_together(options: dict[str, Any], said: str) -> None:

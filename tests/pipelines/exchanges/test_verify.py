@@ -21,18 +21,27 @@ import ledgerbeam
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, with_lists
 from ledgerbeam.transforms.dedup import verify
-from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, HashEncoder, PairRecords
+from ledgerbeam.transforms.dedup.duplicates import FindCandidates, HashEncoder, PairRecords
 from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
 from tests.pipelines.conftest import Workspace
-from tests.pipelines.exchanges.stages import by_file, listed, placed_files, run_again, source_tasks, write_jsonl
+from tests.pipelines.exchanges.stages import (
+    Marks,
+    Place,
+    by_file,
+    in_sources,
+    listed,
+    marks_in,
+    placed_files,
+    require_marks,
+    run_again,
+    source_tasks,
+    write_jsonl,
+)
 from tests.pipelines.exchanges.test_near import (
     FILES,
     NEAR,
     OPTIONS,
-    Place,
     Process,
-    in_sources,
-    marked,
     rows_of,
     shards,
     write_sources,
@@ -78,11 +87,11 @@ class Verified(Process):
 
     share = 0.5
 
-    def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
-        """Return the rows of what goes, and the places by file that the last stage reads."""
+    def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[Marks, list[Place]]:
+        """Return the marks of the records of clusters, and the places of those that go."""
         forests = self._forests(urls, pack_bytes, PairRecords(among_earlier=bool(self.earlier)))
         if not forests:
-            return [], []
+            return {}, []
         (lists,) = self._write("l", [(FindCandidates()(forests[0]), HashEncoder(Partition(4).cuts()), ())])
         buckets = SliceTables(str(self.folder), "l").write(RunLayout.of_one([lists], 4))
         listing = self.folder / "lists.json"
@@ -95,8 +104,7 @@ class Verified(Process):
             for run in self._write("t", self._texts(every, pack_bytes, ListBuckets(str(listing))))
         ]
         trees = VerifiedTrees(self.sign.minhash, self.share, self.sign.score is not None)
-        tasks = self._tasks(texts, len(self.cuts) + 1, "t")
-        return self._found(tasks, urls, lambda as_rows: FindClusters(as_rows, trees))
+        return self._found(self._tasks(texts, len(self.cuts) + 1, "t"), urls, trees)
 
     def _texts(
         self, urls: Sequence[str], pack_bytes: int | None, buckets: ListBuckets
@@ -126,11 +134,10 @@ def test_what_goes_is_all_but_one_of_what_is_near_by_its_n_grams(
         urls = by_file(Path(folder) / "in", files)
         process = Verified(Path(folder), 3, part_bytes, prefer=prefer)
         process.share = share
-        rows, places = process.drops(urls, pack_bytes)
+        marks, places = process.drops(urls, pack_bytes)
     documents = {(url, n): row for url, found in zip(urls, files.values(), strict=True) for n, row in enumerate(found)}
     expected = verified(documents, share, prefer=prefer)
-    of = marked(rows)
-    assert of == expected
+    require_marks(dict.fromkeys(documents, (None, None)) | marks, documents, expected)
     assert sorted(places) == sorted(expected)
 
 
@@ -141,7 +148,7 @@ def test_more_n_grams_of_one_cluster_than_are_held_fail_their_task_by_name(
     process = Verified(tmp_path, 1, 10**6, prefer=False)
     held = 4 * verify.RECORD_BYTES + 3 * 8  # the equal ones have one set of three n-grams
     monkeypatch.setattr(verify, "MOST_BYTES", held)
-    assert len(process.drops([url], None)[0]) == 3
+    assert len(process.drops([url], None)[1]) == 3
     monkeypatch.setattr(verify, "MOST_BYTES", held - 1)
     with pytest.raises(
         AssertionError, match=rf"{url}, record 1: .* n-grams .* at most 279, found more; remove equal records first"
@@ -150,7 +157,7 @@ def test_more_n_grams_of_one_cluster_than_are_held_fail_their_task_by_name(
 
 
 def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, Any]]:
-    rows = in_sources(workspace)
+    rows = in_sources(workspace.root)
     gone = verified(rows, SHARE, prefer=prefer)
     return [row for place, row in rows.items() if place not in gone]
 
@@ -175,7 +182,7 @@ def undisturbed(workspace: Workspace) -> dict[str, bytes]:
     shown = workspace.run("ledger", "watch", "L", "--once", "--json").json
     assert (shown["complete"], list(shown["stages"])) == (True, STAGES)
     stats = workspace.run("ledger", "stats", "L", "--json").json
-    stays = set((of := verified(in_sources(workspace), SHARE)).values())
+    stays = set((of := verified(in_sources(workspace.root), SHARE)).values())
     sizes = stats["records of a cluster"]
     assert (sizes["count"], sizes["mean"] * sizes["count"]) == (len(stays), pytest.approx(len(stays) + len(of)))
     before = stats["records of a cluster before it is verified"]
@@ -245,18 +252,16 @@ def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspa
 
 
 @pytest.mark.slow
-def test_preference_marks_packs_and_a_call(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preference_marks_and_a_call(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sources(workspace)
     workspace.succeed(*VERIFY, "--prefer", "s")
     assert workspace.records("out") == survivors(workspace, prefer=True)
-    ran = workspace.succeed(
-        *VERIFY[:11], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--prefer", "s", "--json"
-    )
-    assert marked(workspace.records("marks")) == verified(in_sources(workspace), SHARE, prefer=True)
-    assert list(ran.json["stages"]) == ["scatter", "pairs", "cluster", "texts", "gather"]
-    ledger = ran.json["ledger"]
-    assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == STAGES[:-1]
-    assert sorted(path.name for path in (workspace.root / "marks").glob("_*")) == ["_ledgerbeam", "_signatures"]
+    ran = workspace.succeed(*VERIFY[:11], "--mark", "--output", "marks", "--prefer", "s", "--json")
+    rows = in_sources(workspace.root)
+    require_marks(marks_in(workspace.root / "marks"), rows, verified(rows, SHARE, prefer=True))
+    assert list(ran.json["stages"]) == ["scatter", "pairs", "cluster", "texts", "verify", "dedup"]
+    assert list(workspace.run("ledger", "status", ran.json["ledger"], "--json").json["stages"]) == STAGES
+    assert sorted(path.name for path in (workspace.root / "marks").glob("_*/")) == ["_ledgerbeam", "_signatures"]
     monkeypatch.chdir(workspace.root)
     called = ledgerbeam.dedup(
         "in/*.jsonl", near="text", minhash="6x2", ngram=2, threshold=SHARE, verify=True, output="called", to="jsonl"

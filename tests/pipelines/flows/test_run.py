@@ -322,6 +322,10 @@ def counted(key: Any, records: Iterator[Any]) -> dict[str, Any]:
     return {"k": key, "number": sum(1 for _ in records)}
 
 
+def scored(record: Any) -> dict[str, Any]:
+    return {"parity": ("even", "odd")[record["k"] % 2]}
+
+
 def with_text(record: Any) -> Any:
     return {**record, "text": record["text"] or ""}
 
@@ -339,6 +343,9 @@ STEPS: dict[str, dict[str, Any]] = {
     "joined": {"join": True, "left_from": "resized", "right_from": "numbers", "by": "k"},
     "unlike": {"dedup": True, "from": "joined", "near": "text", "minhash": "6x2", "ngram": 2},
     "marked": {"dedup": True, "from": "joined", "by": "k", "mark": True},
+    "scored": {"annotate": scored, "from": "joined"},
+    "chosen": {"select": True, "from": "joined", "with_from": ["marked", "scored"], "where": "parity = 'even'"},
+    "clean": {"decontaminate": True, "from": "chosen", "against": "quiz.jsonl", "ngram": 1},
     "tokens": {"tokenize": "bytes", "from": "unlike"},
 }
 
@@ -351,6 +358,7 @@ def test_a_chain_of_all_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in "ab":
         rows = [{**row, "k": number % 11} for number, row in enumerate(rows_of(name, 60))]
         write_lines(tmp_path / "in" / f"{name}.jsonl", rows)
+    write_lines(tmp_path / "quiz.jsonl", [{"q": "nowhere"}])
     flow = ledgerbeam.Flow("flow", STEPS, defaults={"to": "jsonl", "workers": 1, "task_bytes": "4K"})
     done = flow.run().raise_for_failures()
     assert all(result.tasks for result in done.steps.values())

@@ -7,6 +7,7 @@ import dataclasses
 from ledgerbeam.io.exchange.slices import Merges, Partition
 from ledgerbeam.pipelines.datasets.megatron import MergedParts, TokenizeJob
 from ledgerbeam.pipelines.dedup.exact import DedupJob
+from ledgerbeam.pipelines.dedup.lines import LinesJob
 from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
 from ledgerbeam.pipelines.dedup.pairs import LabelsJob, NearChoice, PairsJob
 from ledgerbeam.pipelines.exchange.commands import GroupJob, JoinJob, RepartitionJob, ShuffleJob, SortJob, SplitJob
@@ -25,13 +26,15 @@ from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.runners.job_files import KINDS, dump_job, job_class, load_job
-from ledgerbeam.sources.where import Where
+from ledgerbeam.sources.where import NeededColumns, Where
 from ledgerbeam.user_code.loading import PickledObject
 from tests.cases import each
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
-SELECTED = ListedFiles(patterns=("/in/*.jsonl",), beside=("/scores",), where=Where("n > 3", ("n",)))
+SELECTED = ListedFiles(
+    patterns=("/in/*.jsonl",), beside=(NeededColumns("/scores", ("n",)),), where=Where("n > 3", ("n",))
+)
 PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
 WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
 PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
@@ -67,6 +70,8 @@ CLUSTERED = dataclasses.replace(NEAR.decide(), in_rounds=True, partition=Partiti
 LABELS = CLUSTERED.first_writers()["labels"]
 assert isinstance(LABELS, LabelsJob)
 
+LINES = LinesJob(files=FILES, key=KeyChoice("digest", ("text",)), to="parquet", mark=True, **WORDS)  # type: ignore[arg-type]
+
 SCATTER = ScatterChoice(key=BY_FUNCTION, cuts=("ab", "cd"), as_read=False)
 GATHERED = GatheredRuns(
     runs="/runs", ledger="/S", scattered={"scatter": {"by": "a"}, "task_bytes": 9}, state="ab", task_bytes=7
@@ -95,6 +100,9 @@ SPECS: list[JobSpec] = [
     SplitJob(files=FILES, key=BY_KEY, parts=(("a", 98), ("b", 2)), to="jsonl", **WORDS),  # type: ignore[arg-type]
     DEDUP.decide(),
     DEDUP.decide().scatter(),
+    LINES,
+    LINES.decide(),
+    LINES.decide().scatter(),
     SORT,
     SORT.scatter(),
     dataclasses.replace(SORT, partition=TWICE).scatter(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,15 @@ from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
-from ledgerbeam.sources.listed import ChosenRecords, RemainingRecords, file_key
+from ledgerbeam.sources.listed import RemainingRecords
 from ledgerbeam.transforms import ProcessTask
 from ledgerbeam.transforms.dedup import duplicates as near
 from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.verify import CollectGrams
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.transforms.exchange.scatter import ScatteredRecords
 from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
-from tests.pipelines.exchanges.stages import Stages, by_file, spoil
+from tests.pipelines.exchanges.stages import Stages, by_file, listed_marks, require_marks, spoil
 from tests.test_statistics import value_of
 from tests.transforms.dedup.test_verify import as_bytes
 
@@ -47,24 +47,10 @@ def exchange(folder: Path, files: dict[str, list[Any]], score: RecordKeys | None
     return stages
 
 
-def test_duplicates_are_rows_in_order_or_places_by_file(tmp_path: Path) -> None:
-    files = {"a": [{"k": 1}, {"k": 2}, {"k": 1}], "b": [{"k": 2}, {"k": 1}, {"k": 3}]}
-    stages, urls = exchange(tmp_path, files), [f"{tmp_path}/in/{name}.jsonl" for name in files]
-    (rows,) = stages.gather(FindDuplicates(as_rows=True))
-    (places,) = stages.gather(FindDuplicates(as_rows=False))
-    expected = [(urls[0], 2), (urls[1], 0), (urls[1], 1)]
-    assert rows.records == [{"source": url, "record": number} for url, number in expected]
-    assert isinstance(places.records, ScatteredRecords)
-    found = list(zip(places.records.keys, places.records.numbers.tolist(), strict=True))
-    assert found == sorted((file_key(url), number) for url, number in expected)
-    assert places.records.numbers.dtype == np.uint64
-    assert places.records.payloads == [b""] * 3
-
-
 def test_without_duplicates_nothing_is_written(tmp_path: Path) -> None:
     stages = exchange(tmp_path, {"a": [{"k": 1}, {"k": 2}]})
-    for as_rows in (True, False):
-        (done,) = stages.gather(FindDuplicates(as_rows))
+    for mark in (True, False):
+        (done,) = stages.gather(FindDuplicates(mark))
         assert isinstance(done, NoneTask)
 
 
@@ -74,8 +60,9 @@ ROWS = {name: [{"k": k, "s": s} for k, s in some] for name, some in SCORED.items
 
 @pytest.mark.parametrize("scored", [False, True])
 def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_path: Path, scored: bool) -> None:
-    (task,) = exchange(tmp_path, ROWS, RecordKeys("key", ("s",)) if scored else None).tasks()
-    work = FindDuplicates(as_rows=True)
+    stages = exchange(tmp_path, ROWS, RecordKeys("key", ("s",)) if scored else None)
+    (task,) = stages.tasks()
+    work = FindDuplicates(mark=True)
     assert ProcessTask(work).takes_blocks
     with stats.collecting() as collected:
         done = work(task)
@@ -83,9 +70,10 @@ def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_
     for name, rows in ROWS.items():
         for number, row in enumerate(rows):
             groups.setdefault(row["k"], []).append((row["s"] if scored else 0, f"{tmp_path}/in/{name}.jsonl", number))
-    gone = sorted(place for group in groups.values() for _, *place in sorted(group)[1:])
+    gone = {(url, n): min(group)[1:] for group in groups.values() for _, url, n in sorted(group)[1:]}
     assert isinstance(done, Task)
-    assert [[row["source"], row["record"]] for row in done.records] == gone
+    marks = listed_marks(done.records, stages.urls)
+    require_marks(marks, marks, gone)
     found = value_of(collected, GROUP_SIZE)
     assert (found["count"], found["min"], found["max"]) == (3, 2, 5)
     assert found["mean"] == pytest.approx(10 / 3)
@@ -99,7 +87,7 @@ def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, kind: str
     (task,) = stages.tasks()
     path = tmp_path / stages.runs[0].name
     spoil(path, kind)
-    done = FindDuplicates(as_rows=True)(task)
+    done = FindDuplicates(mark=True)(task)
     assert isinstance(done, FailedTask)
     assert (done.task, done.reason) == (task, {"damaged": "RunFileError", "gone": "SourceNotFoundError"}[kind])
     assert str(path) in done.error
@@ -167,6 +155,12 @@ def placed(texts: list[Any]) -> PlacedRecords:
             PlacedPart("/b", np.arange(7, 7 + len(rest), dtype=np.uint64), rest),
         ]
     )
+
+
+def noted(records: PlacedRecords, notes: list[bytes]) -> PlacedRecords:
+    """Return the records of two files with a note of each."""
+    first, rest = records.parts
+    return PlacedRecords([replace(first, notes=notes[: len(first)]), replace(rest, notes=notes[len(first) :])])
 
 
 def task_of(records: Any) -> Task:
@@ -261,14 +255,14 @@ def test_a_task_without_any_words_is_none() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (7, "/b: record 8: expected text or null for near duplicates, found a int; name a field with text"),
+        (7, "/b: record 8: expected text or null, found a int; name a field with text"),
         (b"\xff", "/b: record 8: expected text in UTF-8, found other bytes"),
     ],
 )
 @pytest.mark.parametrize("kind", [SignRecords, CollectGrams])
 def test_what_is_no_text_fails_its_task_and_is_named(kind: type[Any], value: Any, message: str) -> None:
     records = placed(["a", "b", "c", "d", value])
-    given = records if kind is SignRecords else ChosenRecords(records, [b"\0" * 16] * 5)
+    given = records if kind is SignRecords else noted(records, [b"\0" * 16] * 5)
     done = kind(TEXT, MINHASH)(task_of(given))
     assert isinstance(done, FailedTask)
     assert message in str(done.error)
@@ -279,7 +273,7 @@ def test_candidates_bring_their_n_grams_and_scores(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(near, "_TEXTS", 3)
     records = placed(TEXTS)
     notes = [bytes([n]) * 8 + bytes([n + 100]) * 8 for n in range(len(TEXTS))]
-    found = moved_of(CollectGrams(TEXT, MINHASH, SCORE if scored else None)(task_of(ChosenRecords(records, notes))))
+    found = moved_of(CollectGrams(TEXT, MINHASH, SCORE if scored else None)(task_of(noted(records, notes))))
     kept = [place for place in range(len(TEXTS)) if place not in WITHOUT_WORDS]
     assert found.numbers.tolist() == [records.places.tolist()[place] for place in kept]
     halves = zip(found.hashes.high.tolist(), found.hashes.low.tolist(), strict=True)
@@ -292,4 +286,4 @@ def test_candidates_bring_their_n_grams_and_scores(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_candidates_make_no_task() -> None:
-    assert isinstance(CollectGrams(TEXT, MINHASH)(task_of(ChosenRecords(PlacedRecords([]), []))), NoneTask)
+    assert isinstance(CollectGrams(TEXT, MINHASH)(task_of(PlacedRecords([]))), NoneTask)

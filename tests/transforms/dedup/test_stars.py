@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from collections import Counter
@@ -38,9 +37,11 @@ from ledgerbeam.transforms.dedup.duplicates import (
     HashedRecords,
     HashEncoder,
     PairRecords,
+    TreeReader,
     joined_trees,
     node_hashes,
 )
+from ledgerbeam.transforms.dedup.marks import note_of
 from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, TurnSmallStars, member_trees
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
 from tests.pipelines.exchanges.stages import bucket_tasks
@@ -84,9 +85,9 @@ class Rounds:
     rounds: int = field(default=0, init=False)
 
     def one_process(self, forests: Sequence[Forest]) -> list[Any]:
-        """Return what one process finds: rows of what goes, the same by file, and candidates."""
+        """Return what one process finds: marks of clusters, what goes by file, and candidates."""
         (task,) = self._tasks(self._pairs(forests), 1, ONE, within_keys=False)
-        return _found([[decide(task)] for decide in (FindClusters(True), FindClusters(False), FindCandidates())])
+        return _found([[decide(task)] for decide in _decides(joined_trees)])
 
     def in_rounds(self, forests: Sequence[Forest]) -> list[Any]:
         """Return what rounds find."""
@@ -103,9 +104,11 @@ class Rounds:
             runs = self._stage(f"m{self.rounds}-", TurnSmallStars(), tasks)
         tasks = self._tasks([*made, *runs], self.buckets, self.part_bytes, within_keys=False)
         labels = self._stage("n", FindLabels(), tasks)
-        decides = (FindClusters(True, member_trees), FindClusters(False, member_trees), FindCandidates(member_trees))
         return _found(
-            [[decide(task) for task in self._tasks(labels, self.buckets, self.part_bytes)] for decide in decides]
+            [
+                [decide(task) for task in self._tasks(labels, self.buckets, self.part_bytes)]
+                for decide in _decides(member_trees)
+            ]
         )
 
     def _pairs(self, forests: Sequence[Forest]) -> list[RunFile]:
@@ -132,16 +135,16 @@ class Rounds:
         return bucket_tasks(RunLayout.of_one(runs, buckets), BucketSources(tables, part_bytes, within_keys=within_keys))
 
 
+def _decides(trees: TreeReader) -> tuple[Callable[[Task], Any], ...]:
+    return FindClusters(trees, mark=True), FindClusters(trees), FindCandidates(trees)
+
+
 def _found(done: list[list[Any]]) -> list[Any]:
     """Return what tasks have found, in an order that does not tell which one has."""
     for one in (one for some in done for one in some):
         assert not isinstance(one, FailedTask), one.error
-    rows, places, candidates = ([one.records for one in some if not isinstance(one, NoneTask)] for some in done)
-    return [
-        sorted(line for some in rows for line in ([] if some is None else some.data.splitlines())),
-        sorted(place for some in places for place in _listed(some)),
-        sorted(place for some in candidates for place in _listed(some)),
-    ]
+    lists = ([one.records for one in some if not isinstance(one, NoneTask)] for some in done)
+    return [sorted(place for one in some for place in _listed(one)) for some in lists]
 
 
 def _listed(records: Any) -> list[tuple[int, int, int, bytes]]:
@@ -169,9 +172,12 @@ def test_rounds_find_what_one_process_finds(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(stars, "_ROWS", at_once)
         rounds = Rounds(Path(folder), buckets, part_bytes)
-        *decided, candidates = rounds.in_rounds(forests)
+        marks, gone, candidates = rounds.in_rounds(forests)
         *expected, compared = rounds.one_process(forests)
-    assert decided == expected
+    # A record may be marked that is paired with itself alone, which no job does.
+    alone = [tree[0] for tree in trees_of([pair for pairs in some for pair in pairs]) if len(tree) == 1]
+    unmarked = {(*halves_of(url), number) for url, number in alone}
+    assert [[one for one in marks if one[:3] not in unmarked], gone] == expected
     # Whether a tree that is cut has others than earlier records, no task knows.
     assert [one for one in candidates if one in compared or one[-1] not in only_earlier(candidates)] == compared
 
@@ -226,12 +232,8 @@ def trees_of(pairs: Pairs) -> list[list[Place]]:
     return [sorted(one, key=lambda place: (place[0].encode(), place[1])) for one in found]
 
 
-def rows_that_go(pairs: Pairs, score: Score | None) -> set[tuple[str, int, str, int]]:
-    gone = set()
-    for tree in trees_of(pairs):
-        best = min(tree, key=lambda place: (place[0] != OLD, b"" if score is None or place[0] == OLD else score(place)))
-        gone |= {(*one, best[0].removeprefix(EARLIER), best[1]) for one in tree if one != best and one[0] != OLD}
-    return gone
+def stays_for(tree: list[Place], score: Score | None) -> Place:
+    return min(tree, key=lambda place: (place[0] != OLD, b"" if score is None or place[0] == OLD else score(place)))
 
 
 def halves_of(url: str) -> tuple[int, int]:
@@ -251,16 +253,22 @@ def test_of_each_tree_the_best_record_stays(
     monkeypatch.setattr(stats, "top", lambda *some: tops.append(some))
     observed: list[tuple[str, int]] = []
     monkeypatch.setattr(stats, "observe", lambda name, size: observed.append((name, size)))
-    rows, places, candidates = Rounds(tmp_path).one_process([forest_of(pairs, score) for pairs in parts])
-    pairs = [pair for some in parts for pair in some]
-    gone = rows_that_go(pairs, score)
-    found = [json.loads(row) for row in rows]
-    assert {(row["source"], row["record"], row["of"]["source"], row["of"]["record"]) for row in found} == gone
-    assert len(rows) == len(gone)
-    by_source = Counter(url for url, *_ in gone)
+    marks, places, candidates = Rounds(tmp_path).one_process([forest_of(pairs, score) for pairs in parts])
+    trees = trees_of([pair for some in parts for pair in some])
+    stays = {place: stays_for(tree, score) for tree in trees if len(tree) > 1 for place in tree if place[0] != OLD}
+    gone = {place: best for place, best in stays.items() if place != best}
+    notes = {one[:3]: one[3] for one in marks}
+    assert {key: note[16:] for key, note in notes.items()} == {
+        (*halves_of(url), number): note_of(b"", (best[0].removeprefix(EARLIER), best[1]) if place in gone else None)
+        for place, best in stays.items()
+        for url, number in [place]
+    }
+    assert len(marks) == len(stays)
+    named = {(stays[place], notes[*halves_of(place[0]), place[1]][:16]) for place in stays}
+    assert len(named) == len({name for _, name in named}) == len(set(stays.values())), "one name for each cluster"
+    by_source = Counter(url for url, _ in gone)
     assert sorted(tops) == sorted([(BY_SOURCE, url, size) for url, size in by_source.items()] * 2)
-    assert places == sorted((*halves_of(url), number, b"") for url, number, *_ in gone)
-    trees = trees_of(pairs)
+    assert places == sorted((*halves_of(url), number, b"") for url, number in gone)
     compared = [tree for tree in trees if any(url != OLD for url, _ in tree)]
     expected = sorted((*halves_of(url), number) for tree in compared for url, number in tree)
     assert [one[:3] for one in candidates] == expected
@@ -302,9 +310,10 @@ def test_earlier_records_are_candidates_of_a_later_one_that_another_task_has(tmp
 
 def test_scores_count_beside_records_that_have_none(tmp_path: Path) -> None:
     forests = [forest_of([(("/a", 2), ("/a", 9))], by_number), forest_of([(("/b", 1), ("/b", 2))], None)]
-    for rows, *_ in (Rounds(tmp_path, 1).in_rounds(forests), Rounds(tmp_path, 1).one_process(forests)):
-        found = [json.loads(row) for row in rows]
-        assert [(row["source"], row["record"], row["of"]["record"]) for row in found] == [("/a", 2, 9), ("/b", 2, 1)]
+    for marks, *_ in (Rounds(tmp_path, 1).in_rounds(forests), Rounds(tmp_path, 1).one_process(forests)):
+        gone = sorted((*one[:3], one[3][16:]) for one in marks if len(one[3]) > 16)
+        expected = [("/a", 2, note_of(b"", ("/a", 9))), ("/b", 2, note_of(b"", ("/b", 1)))]
+        assert gone == sorted((*halves_of(url), number, note) for url, number, note in expected)
 
 
 def test_the_trees_of_one_forest_are_stars_before_the_first_round(tmp_path: Path) -> None:
@@ -337,10 +346,10 @@ def test_a_large_cluster_is_divided_and_its_size_is_counted_once(
     forests = [forest_of(pairs[at : at + 9], by_number) for at in range(0, len(pairs), 9)]
     rounds = Rounds(tmp_path, 1, 800, 200)
     found = rounds.in_rounds(forests)
-    assert len(found[0]) == 25
+    assert [len(some) for some in found] == [27, 25, 27]
     assert rounds.rounds <= 3
     assert len(list(tmp_path.glob("n*.run"))) > 1, "labels are found by several tasks"
-    assert sorted(sizes) == [2, 2, 2, 25, 25, 25], "rows, places and candidates"
+    assert sorted(sizes) == [2, 2, 2, 25, 25, 25], "marks, places and candidates"
     assert found == rounds.one_process(forests)
 
 
@@ -358,7 +367,7 @@ def test_what_becomes_of_a_cluster_does_not_depend_on_how_its_members_are_divide
     rounds = Rounds(tmp_path, 1, 300)
     found = rounds.in_rounds(forests)
     earlier_alone = [] if of == OLD else [2]
-    assert sorted(sizes) == [*[2] * 5, *earlier_alone, 21, 21, 21], "rows, places and candidates"
+    assert sorted(sizes) == [*[2] * 5, *earlier_alone, 21, 21, 21], "marks, places and candidates"
     assert found == rounds.one_process(forests)
     labels = sorted(path.name for path in tmp_path.glob("n*.run"))
     runs = [RunFile(name, (tmp_path / name).stat().st_size, SomeUrls.of([name])) for name in labels]
@@ -431,7 +440,7 @@ def test_where_nothing_is_connected_nothing_is_written(tmp_path: Path) -> None:
     assert member_trees(task.records) is None
     works: list[Any] = [
         PairRecords(),
-        FindClusters(True),
+        FindClusters(joined_trees, mark=True),
         FindCandidates(),
         MakeStars(),
         TurnLargeStars(),
@@ -442,7 +451,9 @@ def test_where_nothing_is_connected_nothing_is_written(tmp_path: Path) -> None:
         assert ProcessTask(work).takes_blocks, "it merges records as it goes"
 
 
-@pytest.mark.parametrize("work", [PairRecords(), FindClusters(True), MakeStars(), TurnLargeStars(), FindLabels()])
+@pytest.mark.parametrize(
+    "work", [PairRecords(), FindClusters(joined_trees), MakeStars(), TurnLargeStars(), FindLabels()]
+)
 def test_a_damaged_run_file_fails_its_task(tmp_path: Path, work: Any) -> None:
     (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 1, 2])], scored=True)
     (path,) = tmp_path.glob("*-00000.run")

@@ -1,0 +1,79 @@
+"""Jobs of ``ledgerbeam dedup --lines``: the jobs of `exact`, for each line of a text instead of each record.
+
+scatter   the hash of each line, and the ranges at which its record has it
+decide    the ranges of repeated lines of each record
+lines     the records without these ranges, or columns with the ranges
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.io.conversion import conversion_of
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists
+from ledgerbeam.pipelines.exchange.jobs import HashScatterJob
+from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
+from ledgerbeam.sources.listed import NotedSources
+
+
+class HashLinesJob(HashScatterJob):
+    """Writes the hashes of the lines of each task."""
+
+    command = "hash-lines"
+
+    def shaping(self) -> dict[str, Json]:
+        return {**super().shaping(), "moves": "lines"}
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.dedup.lines import HashLines  # noqa: PLC0415 - slow to import
+
+        return HashLines(self.key.keys(self.files.base))
+
+
+class FindLinesJob(DecideJob):
+    """Finds repeated lines."""
+
+    command = "find-lines"
+
+    def scatter(self) -> HashLinesJob:
+        return HashLinesJob(**self.scatter_values())
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.dedup.lines import FindLines  # noqa: PLC0415 - slow to import
+
+        return FindLines()
+
+
+class _FilesWithRanges(FilesWithLists):
+    """Files, with the ranges of repeated lines."""
+
+    kind = NotedSources
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesJob(DedupJob):
+    """Writes the records without their repeated lines, or columns with the ranges of these lines."""
+
+    command = "lines"
+
+    @property
+    def joined(self) -> type[FilesWithLists]:
+        return super().joined if self.mark else _FilesWithRanges
+
+    def decide(self) -> DecideJob:
+        return FindLinesJob(**self.decide_values(stage_ledger(self.ledger, DECIDE)))
+
+    def parameters(self) -> dict[str, Json]:
+        return {**super().parameters(), "lines": True}
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.dedup.lines import CutRecords, WriteLines  # noqa: PLC0415 - slow to import
+        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415
+
+        if self.mark:
+            return WriteLines()
+        return CutRecords(self.key.fields[0], KeepPlaced(conversion_of(self.to), self.output_format))
