@@ -340,10 +340,10 @@ class SelectedSources:
             (columns[max(of, key=lambda place: len(folders[place]))] if of else files).append(member)
         return files[0] if len(files) == 1 else Source.pack(files), columns
 
-    def selection(self, source: Source) -> Selection:
+    def selection(self, source: Source) -> ColumnSelection:
         """Return the selection of the records of a source."""
         files = zip(self.parts(source)[1], (one.names for one in self.needed), strict=True)
-        return Selection(Columns(files, self.storage_options), self.where, self.notes)
+        return ColumnSelection(Columns(files, self.storage_options), self.where, self.notes)
 
 
 def _is_column_file(url: str, folder: str) -> bool:
@@ -363,7 +363,7 @@ class Chosen(NamedTuple):
         return PlacedRecords([part.with_notes(self.numbers, self.notes) for part in records.parts])
 
 
-class Selection:
+class ColumnSelection:
     """The selected records of one source. `notes` names the column with their notes; empty for no notes."""
 
     def __init__(self, columns: Columns, where: Where, notes: str = "") -> None:
@@ -466,7 +466,7 @@ def _groups(shares: Sequence[float]) -> Iterator[tuple[int, int]]:
 class _Selected:
     fetches = False
 
-    def __init__(self, opened: Selectable, selection: Selection) -> None:
+    def __init__(self, opened: Selectable, selection: ColumnSelection) -> None:
         self._opened = opened
         self._selection = selection
         self.read_some = opened.read_some
@@ -491,7 +491,7 @@ class _Selected:
 
 
 class _SelectedStream:
-    def __init__(self, reader: SelectableStream, selection: Selection) -> None:
+    def __init__(self, reader: SelectableStream, selection: ColumnSelection) -> None:
         self._reader = reader
         self._selection = selection
         self.read_some = reader.read_some

@@ -18,7 +18,7 @@ from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Source
-from ledgerbeam.sources.columns import ColumnFolder, Columns, Selection, conditioned
+from ledgerbeam.sources.columns import ColumnFolder, Columns, ColumnSelection, conditioned
 from ledgerbeam.sources.kind import listed_file
 from ledgerbeam.sources.listing import stat_source
 from ledgerbeam.sources.where import IS_FUNCTION, Where
@@ -75,7 +75,7 @@ class SelectedRecords(NumberedRecords[Any]):
     def numbers(self) -> NDArray[np.int64]:
         """Numbers of the selected records in the source, ascending; by its weight, a number is there several times."""
         columns = Columns(self._columns, self._options)
-        with closing(Selection(columns, self._where, self._weights)) as selection:
+        with closing(ColumnSelection(columns, self._where, self._weights)) as selection:
             numbers, weights = selection.chosen(0, len(self._reader))
         if weights is None:
             return numbers

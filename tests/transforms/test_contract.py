@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.coders.typecoders import registry
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -32,6 +33,7 @@ from ledgerbeam.transforms import (
     ReadTasks,
     Scatter,
     SkipCompleted,
+    WriteColumns,
     WriteTasks,
     beam_yaml,
 )
@@ -60,6 +62,7 @@ TRANSFORMS: list[Any] = [
     ProcessTask(keep),
     ProcessBatch(keep_all, batch_size=17),
     WriteTasks("/out", "tar"),
+    WriteColumns("/out", "html:escape", pa.schema([("a", pa.int64())])),
     Gather("/runs", ledger="/ledger"),
     Scatter("/runs", by="url"),
     CommitTasks(),
