@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import OffsetFormat, ParquetFormat, ShardFile, publish_bytes
-from ledgerbeam.io.columns.values import is_json
+from ledgerbeam.io.columns.values import is_json, rows_at
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.reader import RawRecord, runs_of
 from ledgerbeam.io.storage.files import read_bytes
@@ -119,7 +119,7 @@ class ColumnFolder:
         try:
             self._table = pa.ipc.open_file(data).read_all()
             self.names = tuple(json.loads(self._table.schema.metadata[METADATA]))
-            self._ids = self._table["id"].to_numpy()
+            self._ids: list[bytes] = self._table["id"].to_pylist()
         except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
             raise SourceError(
                 f"{url}/{CATALOG}: not the catalog of a folder of columns ({error}); run ledgerbeam annotate again"
@@ -128,9 +128,10 @@ class ColumnFolder:
     @cached_property
     def _places(self) -> dict[bytes, tuple[int, int]]:
         """The first row of each source, and the row after its last."""
-        starts = np.flatnonzero(np.r_[True, self._ids[1:] != self._ids[:-1]]) if len(self._ids) else np.zeros(0, int)
-        stops = np.r_[starts[1:], len(self._ids)].tolist()
-        return {self._ids[start]: (start, stop) for start, stop in zip(starts.tolist(), stops, strict=True)}
+        places: dict[bytes, tuple[int, int]] = {}
+        for row, one in enumerate(self._ids):
+            places[one] = (places.get(one, (row, row))[0], row + 1)
+        return places
 
     @cached_property
     def _versions(self) -> dict[str, str]:
@@ -381,10 +382,10 @@ class ColumnSelection:
         numbers, notes = [np.zeros(0, np.int64)], list[Any]()
         for first in range(start, stop, _ROWS):
             rows = self._columns.rows(first, min(first + _ROWS, stop))
-            places = np.flatnonzero(self._where.mask(rows))
+            places = self._where.selected(rows)
             numbers.append(places + first)
             if self._notes:
-                notes += rows[self._notes].take(places).to_pylist()
+                notes += rows_at(rows[self._notes], places).to_pylist()
         return Chosen(np.concatenate(numbers), notes if self._notes else None)
 
     def close(self) -> None:

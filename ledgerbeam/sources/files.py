@@ -403,15 +403,17 @@ def _or_unreadable(reader: Reader, record: int) -> Any:
 
 def _some_of_columns(form: Form, reader: ColumnReader, numbers: NDArray[np.int64], *, each: bool = False) -> Any:
     """Read records of a columnar file, from the row groups that have any of them."""
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
+
+    from ledgerbeam.io.columns.values import rows_at  # noqa: PLC0415
+
     ends = np.cumsum([group.rows for group in reader.groups])
     cuts: Any = np.searchsorted(numbers, np.r_[0, ends]).tolist()
     parts = [reader.read_batch(0, 0)]
     for first, last in pairwise(cuts):
         if first < last:
             start, stop = int(numbers[first]), int(numbers[last - 1]) + 1
-            parts.append(reader.read_batch(start, stop).take(numbers[first:last] - start))
-    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
-
+            parts.append(rows_at(reader.read_batch(start, stop), numbers[first:last] - start))
     table = parts[1] if len(parts) == 2 else pa.concat_tables(parts)
     return form.of_table(reader, numbers, table, each=each)
 

@@ -98,10 +98,10 @@ class Where:
         """Whether it selects all records."""
         return not self.sql and self.function is None
 
-    def mask(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Return whether each row is selected. Raises FunctionError if the condition fails for the rows."""
+    def selected(self, rows: pa.Table) -> NDArray[np.int64]:
+        """Return the numbers of the selected rows. Raises FunctionError if the condition fails for the rows."""
         if self.selects_all:
-            return np.ones(len(rows), np.bool_)
+            return np.arange(len(rows))
         if self.function is not None:
             return self._called(rows)
         database = _database()
@@ -115,12 +115,12 @@ class Where:
             raise UsageError(f"--where {self.sql}: expected a condition, found a value of type {found.type}")
         if len(found) != len(rows):
             raise UsageError(f"--where {self.sql}: expected a value for each record; change the condition")
-        return _filled(found)
+        return _true(found)
 
-    def _called(self, rows: pa.Table) -> NDArray[np.bool_]:
+    def _called(self, rows: pa.Table) -> NDArray[np.int64]:
         import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
 
-        call, parts = UserObject(self.function).ready().call, [np.zeros(0, np.bool_)]  # type: ignore[arg-type]
+        call, masks = UserObject(self.function).ready().call, list[pa.Array]()  # type: ignore[arg-type]
         for batch in rows.to_batches():
             try:
                 found = pa.array(call(batch), pa.bool_())
@@ -133,13 +133,16 @@ class Where:
                     f"--where {self.name}: returned {len(found)} values for a batch of {len(batch)} rows; return a "
                     "mask with one value for each row"
                 )
-            parts.append(_filled(pa.chunked_array([found])))
-        return np.concatenate(parts)
+            masks.append(found)
+        return _true(pa.chunked_array(masks, pa.bool_()))
 
 
-def _filled(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = mask.fill_null(False).to_numpy()
-    return found
+def _true(mask: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return the numbers of the rows that are true."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - only jobs of columns import it
+
+    found = pc.indices_nonzero(mask)  # `to_numpy` would import pandas
+    return np.frombuffer(found.buffers()[1] or b"", np.uint64, len(found), 8 * found.offset).astype(np.int64)
 
 
 def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -32,8 +32,10 @@ import datetime as dt
 from itertools import pairwise, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import types
 
 from ledgerbeam.io.json_values import dumps, loads, period_text
@@ -59,6 +61,12 @@ def to_records(table: pa.Table) -> list[Any]:
     if not any(null_is_absent(field) or _is_special(field.type) for field in fields):
         return table.to_pylist()
     return _rows(fields, table.columns)
+
+
+def rows_at(rows: Any, numbers: NDArray[np.int64]) -> Any:
+    """Return some rows of a table or of a column."""
+    # `take` with an array of NumPy imports pandas, which takes longer than many tasks.
+    return rows.take(pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)]))
 
 
 def record_json(record: Any) -> bytes:
