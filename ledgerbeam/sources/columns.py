@@ -56,6 +56,7 @@ _ROWS = 1 << 20  # number of records whose columns are in memory together
 _FIRST = re.compile(r"-(\d{10,})\.parquet$")  # the number of the first record, in the name of a file of columns
 _SMALL = 1 << 16  # size in bytes up to which a file may have no records, so that it needs no columns
 _MOST_OPEN = 16  # largest number of files of columns that are open
+_MOST_MADE = 32  # largest number of selections that are kept between dividing a source and reading it
 _MOST_JOINED = 64  # largest number of spans that become one task because few of their records are selected
 
 _SCHEMA = pa.schema(
@@ -312,6 +313,11 @@ class SelectedSources:
     where: Where
     notes: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    # Selections that this process has made to divide sources, for reading them; the last ones, by the sources' IDs.
+    _made: dict[bytes, Chosen] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": {}}
 
     def kind_of(self, source: Source) -> SourceKind:
         return _SelectedKind(self, self.inner.kind_of(self.parts(source)[0]))
@@ -328,7 +334,7 @@ class SelectedSources:
         """Return the numbers of selected records, of all records, and of runs of selected records of a source."""
         with closing(self.selection(source)) as selection:
             records = selection.records
-            numbers = selection.chosen(0, records).numbers
+            numbers = selection.between(0, records).numbers
         return len(numbers), records, sum(1 for _ in runs_of(numbers))
 
     def parts(self, source: Source) -> tuple[Source, list[list[Source]]]:
@@ -346,6 +352,14 @@ class SelectedSources:
         files = zip(self.parts(source)[1], (one.names for one in self.needed), strict=True)
         return ColumnSelection(Columns(files, self.storage_options), self.where, self.notes)
 
+    def made(self, source: Source, chosen: Chosen | None = None) -> Chosen | None:
+        """Return the selection that this process has made for a source, if it still has it. `chosen` is kept as one."""
+        if chosen is not None and len(chosen.numbers) < _ROWS:
+            self._made[source.id] = chosen
+            if len(self._made) > _MOST_MADE:
+                self._made.pop(next(iter(self._made)), None)
+        return self._made.get(source.id)
+
 
 def _is_column_file(url: str, folder: str) -> bool:
     return url.startswith(f"{folder}/") and _FIRST.search(url) is not None
@@ -356,6 +370,11 @@ class Chosen(NamedTuple):
 
     numbers: NDArray[np.int64]
     notes: list[Any] | None
+
+    def between(self, start: int, stop: int) -> Chosen:
+        """Return those with numbers in `[start, stop)`."""
+        first, last = np.searchsorted(self.numbers, [start, stop]).tolist()
+        return Chosen(self.numbers[first:last], self.notes and self.notes[first:last])
 
     def noted(self, records: Any) -> Any:
         """Return these records, which a reader has read, with their notes."""
@@ -377,7 +396,7 @@ class ColumnSelection:
         """Number of records of the source."""
         return self._columns.records
 
-    def chosen(self, start: int, stop: int) -> Chosen:
+    def between(self, start: int, stop: int) -> Chosen:
         """Return the selected records in `[start, stop)`."""
         numbers, notes = [np.zeros(0, np.int64)], list[Any]()
         for first in range(start, stop, _ROWS):
@@ -419,8 +438,11 @@ class _SelectedKind(SourceKind):
                 raise SourceNotFoundError(_lacking(needed.folder, plain))
         marked = [with_file_marks(file, self.sources.storage_options) for files in columns for file in files]
         whole = replace(source, members=(*(cut.source.members or (cut.source,)), *marked))
+        first, last = (cut.spans[0][0], cut.spans[-1][1]) if cut.spans else (0, 0)
         with closing(self.sources.selection(whole)) as selection:
-            shares = [len(selection.chosen(*span).numbers) / max(1, span[1] - span[0]) for span in cut.spans]
+            chosen = selection.between(first, last)
+        self.sources.made(whole, chosen)
+        shares = [len(chosen.between(*span).numbers) / max(1, span[1] - span[0]) for span in cut.spans]
         # A span of a stream is read whole.
         groups = list(_groups(shares)) if cut.stream is None else [(at, at) for at, share in enumerate(shares) if share]
         spans = [(cut.spans[first][0], cut.spans[last][1]) for first, last in groups]
@@ -435,7 +457,7 @@ class _SelectedKind(SourceKind):
 
     def open(self, source: Source) -> Opened:
         opened = cast(Selectable, self.inner.open(self.sources.parts(source)[0]))
-        return _Selected(opened, self.sources.selection(source))
+        return _Selected(opened, self.sources.made(source), self.sources.selection(source))
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
@@ -444,7 +466,7 @@ class _SelectedKind(SourceKind):
             self.inner.open_stream(plain, kind) as reader,
             closing(self.sources.selection(source)) as selection,
         ):
-            yield _SelectedStream(cast(SelectableStream, reader), selection)
+            yield _SelectedStream(cast(SelectableStream, reader), self.sources.made(source) or selection)
 
 
 def _groups(shares: Sequence[float]) -> Iterator[tuple[int, int]]:
@@ -467,16 +489,17 @@ def _groups(shares: Sequence[float]) -> Iterator[tuple[int, int]]:
 class _Selected:
     fetches = False
 
-    def __init__(self, opened: Selectable, selection: ColumnSelection) -> None:
+    def __init__(self, opened: Selectable, made: Chosen | None, selection: ColumnSelection) -> None:
         self._opened = opened
         self._selection = selection
+        self.between = (made or selection).between
         self.read_some = opened.read_some
 
     def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        return self._selection.chosen(start, stop).numbers
+        return self.between(start, stop).numbers
 
     def read_span(self, start: int, stop: int) -> Any:
-        chosen = self._selection.chosen(start, stop)
+        chosen = self.between(start, stop)
         return chosen.noted(self.read_some(chosen.numbers))
 
     def read_each(self, start: int, stop: int) -> Any:
@@ -492,7 +515,7 @@ class _Selected:
 
 
 class _SelectedStream:
-    def __init__(self, reader: SelectableStream, selection: ColumnSelection) -> None:
+    def __init__(self, reader: SelectableStream, selection: Chosen | ColumnSelection) -> None:
         self._reader = reader
         self._selection = selection
         self.read_some = reader.read_some
@@ -509,4 +532,4 @@ class _SelectedStream:
         return [raw for raw in self._reader.read_raw(span) if raw.record in wanted]
 
     def _chosen(self, span: StreamSpan) -> Chosen:
-        return self._selection.chosen(span.record, span.record + span.records)
+        return self._selection.between(span.record, span.record + span.records)

@@ -76,7 +76,7 @@ class SelectedRecords(NumberedRecords[Any]):
         """Numbers of the selected records in the source, ascending; by its weight, a number is there several times."""
         columns = Columns(self._columns, self._options)
         with closing(ColumnSelection(columns, self._where, self._weights)) as selection:
-            numbers, weights = selection.chosen(0, len(self._reader))
+            numbers, weights = selection.between(0, len(self._reader))
         if weights is None:
             return numbers
         try:
