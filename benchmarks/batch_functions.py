@@ -26,6 +26,11 @@ def clean_batch(batch: Any) -> Any:
     return batch.set_column(batch.schema.get_field_index("text"), "text", text)
 
 
+def number(batch: Any) -> Any:
+    """Return the number of each row as a column beside it."""
+    return batch.select(["id"]).rename_columns(["number"])
+
+
 def add_lengths(batch: Any) -> Any:
     """Return the rows with a large number, and the length of their texts."""
     kept = batch.filter(pc.greater(batch["id"], LEAST))

@@ -40,7 +40,7 @@ def rows(data: Data) -> Iterator[Row]:
         return
     folder = data.work / "columns"
     shutil.rmtree(folder, ignore_errors=True)
-    _write_sources(folder, size)
+    write_parquet(folder, size)
     commands = {"ours": _ours(folder)} | {
         name: [str(python), "-m", "benchmarks.peer_columns", name, f"{folder}/in", f"{folder}/{name}"]
         for name in _NAMES
@@ -61,27 +61,29 @@ def rows(data: Data) -> Iterator[Row]:
         best["ours"].wall / best[fastest].wall,
         LIMIT,
         " x",
-        ours=_shown(best["ours"]),
-        other=f"{_NAMES[fastest]}; " + ", ".join(f"{_NAMES[name]} {_shown(best[name])}" for name in _NAMES),
+        ours=shown(best["ours"]),
+        other=f"{_NAMES[fastest]}; " + ", ".join(f"{_NAMES[name]} {shown(best[name])}" for name in _NAMES),
     )
     yield most_row(
         f"{label}, CPU time, vs a bare loop of pyarrow",
         best["ours"].cpu / best["bare"].cpu,
         BARE_LIMIT,
         " x",
-        ours=_shown(best["ours"]),
-        other=f"bare loop {_shown(best['bare'])}",
+        ours=shown(best["ours"]),
+        other=f"bare loop {shown(best['bare'])}",
     )
 
 
-def _write_sources(folder: Path, size: int) -> None:
+def write_parquet(folder: Path, size: int, *, keep_lines: bool = False) -> None:
+    """Write JSON lines, and the same rows as Parquet."""
     write_sources(folder / "lines", size)
     (folder / "in").mkdir()
     for path in sorted((folder / "lines").iterdir()):
         with pq.ParquetWriter(folder / "in" / f"{path.stem}.parquet", _schema(), compression="zstd") as writer:
             for batch in pj.open_json(path):
                 writer.write_batch(batch.cast(_schema()), row_group_size=_GROUP_ROWS)
-    shutil.rmtree(folder / "lines")
+    if not keep_lines:
+        shutil.rmtree(folder / "lines")
 
 
 def _schema() -> pa.Schema:
@@ -121,5 +123,6 @@ def _sums(folder: Path) -> tuple[int, int, int]:
     return count, numbers, lengths
 
 
-def _shown(found: Measured) -> str:
+def shown(found: Measured) -> str:
+    """Return times and memory as text."""
     return f"{found.wall:.1f} s, {found.cpu:.1f} CPU s, {found.memory / 1e6:.0f} MB a process"

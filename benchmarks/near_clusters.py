@@ -81,7 +81,9 @@ def cluster(forests: str, out: str) -> None:
         raise ValueError(f"{forests}: no pairs")
     with stats.collecting():
         trees = Trees.whole(forest)
-        gone = FindClusters(as_rows=False, trees=lambda _: trees).found(cast(Any, None))
+        gone = FindClusters(lambda _: trees).found(cast(Any, None))
+    if gone is None:
+        raise ValueError(f"{forests}: no documents to remove")
     (run,) = HashEncoder(_CUTS).encode(gone)
     publish_bytes(f"{out}/gone{run.ending}", run.data)
     print(len(gone))
