@@ -2,6 +2,7 @@
 
     LedgerbeamError
     ├── UsageError                 (ValueError)         an invalid argument, option or pattern
+    │   └── ColumnsNotFoundError                        columns beside records that are missing
     ├── StorageError               (OSError)            a read or write that the store refused
     │   ├── SourceNotFoundError    (FileNotFoundError)  a pattern or URL that matches nothing
     │   ├── ChangedSourceError                          a source that changed while it was read
@@ -49,6 +50,10 @@ class UsageError(LedgerbeamError, ValueError):
     """An invalid argument, option or pattern."""
 
     exit_status = 2
+
+
+class ColumnsNotFoundError(UsageError):
+    """A folder without columns, or without a column that a condition needs."""
 
 
 class StorageError(LedgerbeamError, OSError):

@@ -60,4 +60,4 @@ def test_the_drawing_shows_every_class_below_its_parent() -> None:
 @each("error", CLASSES)
 def test_every_class_says_what_it_means_and_only_usage_errors_have_status_2(error: type[LedgerbeamError]) -> None:
     assert len(vars(error)["__doc__"]) > 20
-    assert error.exit_status == (2 if error is UsageError else 1)
+    assert error.exit_status == (2 if issubclass(error, UsageError) else 1)

@@ -176,7 +176,11 @@ def open_any(
         UsageError: The name has no suffix of a known format.
     """
     url, formats = os.fspath(url), tuple(configured)
-    if where is not None or weights is not None:
+    if with_ and where is None and not weights:
+        raise UsageError(
+            f"{url}: with_ gives columns, and where and weights use them: give one of these, or leave it out"
+        )
+    if where is not None or weights:
         if indexed is False:
             raise UsageError(f"{url}: where and weights read records by number; leave indexed=False out")
         rest = {"index": index, "configured": formats, "index_root": index_root, "index_rule": index_rule}

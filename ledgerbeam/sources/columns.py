@@ -23,7 +23,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import ChangedSourceError, RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    ColumnsNotFoundError,
+    RecordError,
+    SourceError,
+    SourceNotFoundError,
+    UsageError,
+)
 from ledgerbeam.io import OffsetFormat, ParquetFormat, ShardFile, publish_bytes
 from ledgerbeam.io.columns.values import is_json, rows_at
 from ledgerbeam.io.formats.format import StreamSpan
@@ -62,9 +69,9 @@ _MOST_JOINED = 64  # largest number of spans that become one task because few of
 _SCHEMA = pa.schema(
     [
         ("id", pa.binary(16)),  # of the source, which covers its URL, size and version
-        ("source", pa.string()),
+        ("source", pa.binary()),  # in UTF-8, or as the file system has the name
         ("version", pa.string()),
-        ("file", pa.string()),  # relative to the folder
+        ("file", pa.binary()),  # relative to the folder
         ("size", pa.int64()),
         ("stored", pa.string()),  # version of the file
         ("records", pa.int64()),
@@ -86,12 +93,21 @@ class CatalogRow(NamedTuple):
 
 def write_catalog(url: str, rows: Iterable[CatalogRow], names: Sequence[str], options: Mapping[str, Any]) -> None:
     """Write the catalog of a folder of columns. The rows of a source are adjacent, by their first record."""
-    table = pa.Table.from_pylist([row._asdict() for row in rows], _SCHEMA)
+    encoded = (row._replace(source=_encoded(row.source), file=_encoded(row.file)) for row in rows)  # type: ignore[arg-type]
+    table = pa.Table.from_pylist([row._asdict() for row in encoded], _SCHEMA)
     table = table.replace_schema_metadata({METADATA: json.dumps([*names]).encode()})
     data = io.BytesIO()
     with pa.ipc.new_file(data, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     publish_bytes(url, data.getvalue(), options)
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _decoded(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
 
 
 _AGAIN = "run the ledgerbeam annotate that wrote the folder again, with this source"
@@ -105,7 +121,7 @@ class ColumnFolder:
     """The catalog of a folder of columns.
 
     Raises:
-        UsageError: The folder has no catalog: no job has written it, or the job is not complete.
+        ColumnsNotFoundError: The folder has no catalog: no job has written it, or the job is not complete.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -113,7 +129,7 @@ class ColumnFolder:
         try:
             data = read_bytes(f"{url}/{CATALOG}", dict(options))
         except SourceNotFoundError as error:
-            raise UsageError(
+            raise ColumnsNotFoundError(
                 f"--with {url}: expected a folder of columns, with the file {CATALOG}, found none; give the output "
                 "of a complete ledgerbeam annotate"
             ) from error
@@ -136,7 +152,9 @@ class ColumnFolder:
 
     @cached_property
     def _versions(self) -> dict[str, str]:
-        return dict(zip(self._table["source"].to_pylist(), self._table["version"].to_pylist(), strict=True))
+        return dict(
+            zip(map(_decoded, self._table["source"].to_pylist()), self._table["version"].to_pylist(), strict=True)
+        )
 
     def files_of(self, source: Source) -> list[Source]:
         """Return the files with the columns of a source, in the order of its records.
@@ -158,15 +176,18 @@ class ColumnFolder:
                 f"{source.version}; {_AGAIN}"
             )
         rows = self._table.slice(place[0], place[1] - place[0]).to_pylist()
-        return [Source(f"{self.url}/{row['file']}", row["size"], row["stored"]) for row in rows if row["records"]]
+        return [
+            Source(f"{self.url}/{_decoded(row['file'])}", row["size"], row["stored"]) for row in rows if row["records"]
+        ]
 
 
 def conditioned(
-    folders: Sequence[ColumnFolder], where: str | Where, notes: str = ""
+    folders: Sequence[ColumnFolder], where: str | Where, notes: str = "", option: str = "--cut"
 ) -> tuple[Where, tuple[NeededColumns, ...]]:
     """Return a condition over the columns of folders, and the columns that it needs.
 
-    `where` is SQL, or a condition with a function, which needs all columns. `notes` names a column that is also needed.
+    `where` is SQL, or a condition with a function, which needs all columns. `notes` names a column that is also needed,
+    for an option.
 
     Raises:
         UsageError: Two folders have one name of a column, or the condition does not fit the columns.
@@ -179,7 +200,7 @@ def conditioned(
                     f"--with: {other} and {folder.url} both have a column {name!r}; write one under another name"
                 )
     if notes and notes not in known:
-        raise UsageError(f"no column {notes!r}; the columns are {', '.join(sorted(known))}")
+        raise ColumnsNotFoundError(f"{option}: no column {notes!r}; the columns are {', '.join(sorted(known))}")
     if isinstance(where, Where):
         condition, needed = where, set() if where.selects_all else set(known)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property
+from hashlib import blake2b
 from os import PathLike
 from typing import Any
 
@@ -23,6 +24,8 @@ from ledgerbeam.sources.kind import listed_file
 from ledgerbeam.sources.listing import stat_source
 from ledgerbeam.sources.where import IS_FUNCTION, Where
 from ledgerbeam.user_code.functions import reference_of
+
+_MOST_TIMES = 1_000_000  # largest number of times that a weight selects a record
 
 
 class SelectedRecords(NumberedRecords[Any]):
@@ -80,10 +83,10 @@ class SelectedRecords(NumberedRecords[Any]):
         if weights is None:
             return numbers
         try:
-            return np.repeat(numbers, _times(numbers, np.array([one or 0 for one in weights], np.float64)))
-        except (TypeError, ValueError) as error:
+            return np.repeat(numbers, _times(self.url, numbers, weights))
+        except ValueError as error:
             raise RecordError(
-                f"{self.url}: weights={self._weights!r}: expected finite numbers from 0 on, found others ({error}); "
+                f"{self.url}: weights={self._weights!r}: expected numbers from 0 to {_MOST_TIMES:,}, or null, {error}; "
                 "write the column again"
             ) from error
 
@@ -102,17 +105,21 @@ class SelectedRecords(NumberedRecords[Any]):
         self._reader.close()
 
 
-def _times(numbers: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def _times(url: str, numbers: NDArray[np.int64], weights: Sequence[Any]) -> NDArray[np.int64]:
     """Return how often each record is selected: its weight, rounded up for a share of the records.
 
-    The share is the rest of the weight. A hash of its number decides about a record.
+    The share is the rest of the weight. A hash of URL and number decides about a record. ValueError: a weight is none.
     """
-    if not ((weights >= 0) & np.isfinite(weights)).all():
-        raise ValueError("a weight is negative, NaN or infinite")
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for weight in weights:
+        if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= _MOST_TIMES):
+            raise ValueError(f"found {weight!r:.40}")
+    seed = int.from_bytes(blake2b(url.encode("utf-8", "surrogateescape"), digest_size=8).digest())
+    mixed = (numbers.astype(np.uint64) + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    whole = np.floor(weights)
-    times: NDArray[np.int64] = (whole + ((mixed >> np.uint64(11)) * 2.0**-53 < weights - whole)).astype(np.int64)
+    mixed ^= mixed >> np.uint64(31)
+    wanted = np.array([weight or 0 for weight in weights], np.float64)
+    whole = np.floor(wanted)
+    times: NDArray[np.int64] = (whole + ((mixed >> np.uint64(11)) * 2.0**-53 < wanted - whole)).astype(np.int64)
     return times
 
 
@@ -141,7 +148,7 @@ def open_selected(
         given_where = Where(function=reference_of(where))
     else:
         given_where = where
-    condition, needed = conditioned(folders, given_where, weights or "")
+    condition, needed = conditioned(folders, given_where, weights or "", "weights")
     reader = open_any(url, storage_options=storage_options, indexed=True, **options)
     found = stat_source(reader.url, storage_options)
     source = Source(found.url, found.size, found.version)

@@ -13,7 +13,7 @@ import orjson
 
 from ledgerbeam._base.extensions import import_extra
 from ledgerbeam._base.lazy import NDArray, np
-from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.errors import ColumnsNotFoundError, FunctionError, UsageError
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import UserObject
@@ -76,7 +76,9 @@ class Where:
                 column = by_lower.get(node["column_names"][0].lower())
                 if column is None:
                     known = ", ".join(sorted(names))
-                    raise UsageError(f"--where {text}: no column {node['column_names'][0]!r}; the columns are {known}")
+                    raise ColumnsNotFoundError(
+                        f"--where {text}: no column {node['column_names'][0]!r}; the columns are {known}"
+                    )
                 found[column] = None
         if not found:
             raise UsageError(f"--where {text}: names no column; the columns are {', '.join(sorted(names))}")

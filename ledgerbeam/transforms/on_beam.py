@@ -199,9 +199,13 @@ class WriteColumns(WriteTasks):
     def __init__(
         self, output: str, functions: Function | Sequence[Function], schema: pa.Schema, **options: Any
     ) -> None:
-        from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415 - brings pyarrow
+        import pyarrow as pa  # noqa: PLC0415 - only pipelines of columns import it
+
+        from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
         from ledgerbeam.sources.columns import ColumnsFormat  # noqa: PLC0415
 
+        if not isinstance(schema, pa.Schema):
+            raise UsageError(f"WriteColumns: schema: expected a pyarrow.Schema, found {schema!r:.80}")
         columns = ColumnsFormat(schema=JobSchema({"": schema}))
         super().__init__(output, columns)
         self.schema = schema

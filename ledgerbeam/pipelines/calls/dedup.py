@@ -179,7 +179,10 @@ def _dedup_key(values: Values) -> "KeyChoice":
     if lines is not None:
         if values.prefer is not None:
             raise UsageError("--prefer chooses between records, and --lines between lines: leave one of them out")
-        return KeyChoice("digest", (lines,))
+        fields = key_fields(lines, "lines")
+        if len(fields) != 1:
+            raise UsageError(f"lines: expected the name of one field with text, found {lines!r:.80}")
+        return KeyChoice("digest", fields)
     if near is not None:
         if len(key_fields(near, "near")) > 1:
             raise UsageError(f"near: expected one field, or a function that returns a text, found {near!r:.80}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, Unpack, cast
 
 from ledgerbeam._base.names import check_root
 from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import ColumnsNotFoundError, UsageError
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
@@ -26,6 +26,7 @@ from ledgerbeam.pipelines.flows.run import FlowRun, run_steps
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
     DEFAULTS,
+    WITH,
     FlowRunOptions,
     FlowStep,
     Place,
@@ -41,6 +42,7 @@ from ledgerbeam.sources.listing import RecordedOutputs
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEYS = ("root", "steps", DEFAULTS)
 
+COLUMNS = "columns"  # form of the product of a step that writes columns
 OUTPUT, LEDGER = "output", "ledger"  # folders below ROOT/STEP
 
 
@@ -192,13 +194,16 @@ class Flow:
 
         if not step.columns:
             return PreparedStep(step, made(), reads)
+        for name in step.columns:
+            if getattr(before[name].call.job.product(), "form", None) != COLUMNS:
+                step.place.refuse(WITH, "steps that write columns", name)
         try:
-            call = made()
-        except UsageError:
+            return PreparedStep(step, made(), reads, made)
+        except ColumnsNotFoundError as error:
             # The columns may not be there yet. Until then, all records stand for those that they will select.
             rest = {key: value for key, value in named.items() if key not in ("with_", "where", "cut")}
             call = _withdrawing("convert" if step.command == "select" else step.command, args, rest)
-        return PreparedStep(step, call, reads, made)
+            return PreparedStep(step, call, reads, made, error)
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
         """Raise UsageError for two steps with a common folder, or patterns that match the outputs of a step."""
@@ -316,12 +321,13 @@ def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
                     yield last
                 continue
             place = steps[last].place
+            key = WITH if one.step in steps[last].columns else "from"
             if one.step not in steps:
-                place.refuse("from", f"one of the steps {', '.join(steps)}", str(one))
+                place.refuse(key, f"one of the steps {', '.join(steps)}", str(one))
             if one.step in path:
                 names = [*path]
                 circle = " -> ".join([*names[names.index(one.step) :], one.step])
-                place.refuse("from", "steps without a cycle", circle, "remove one of these references")
+                place.refuse(key, "steps without a cycle", circle, "remove one of these references")
             path[one.step] = iter(steps[one.step].upstream)
 
 

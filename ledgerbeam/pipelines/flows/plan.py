@@ -165,9 +165,13 @@ class _Forecast:
         self._store = open_if_there(call.job, read_only=True)
         # Whether earlier steps will write columns beside the sources.
         self._columns_change = any(not before[name].plan.is_complete for name in step.step.columns)
+        if step.problem is not None and not self._columns_change:
+            raise step.problem
         differences = [] if self._columns_change else job_changes(call)
         self._reason = "code" if any(map(_CODE.match, differences)) else "options" if differences else None
-        self.plan = StepPlan(step.name, call.command, call.job.ledger, str(call.job.output), differences=differences)
+        self.plan = StepPlan(
+            step.name, step.step.command, call.job.ledger, str(call.job.output), differences=differences
+        )
         self.fresh = 0  # estimated number of outputs of new sources
         self._lost: set[bytes] = set()
         if self._store is not None and self._reason is None and call.job.keeps_shards:
@@ -190,15 +194,17 @@ class _Forecast:
         known = KnownSources(store)
         if self._columns_change:
             self._read_without_columns(reader, known)
-            return known
-        for sources in listed_sources(reader, self._pages(reader)):
-            for source, state, _ in known.states(sources):
-                self._count(reader, source, state)
+        else:
+            for sources in listed_sources(reader, self._pages(reader)):
+                for source, state, _ in known.states(sources):
+                    self._count(reader, source, state)
         for outputs in self._read_from(reader):
             fresh = self._before[self._step.reads[outputs]].fresh
             self.plan.reasons["upstream"] += fresh
             self.fresh += fresh
             self.plan.is_estimate |= fresh > 0
+        if self._columns_change:
+            return known
         # A source that was already gone in the last listing counts only if its outputs are still recorded.
         before = frozenset() if store is None else store.gone_ids()
         owes = not self._call.has_stages

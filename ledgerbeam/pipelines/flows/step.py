@@ -49,7 +49,7 @@ _PATHS = (
     "with_",
 )
 
-_WITH = "with_from"  # steps whose outputs are columns beside the sources, as ``with_`` names folders
+WITH = "with_from"  # steps whose outputs are columns beside the sources, as ``with_`` names folders
 _BYTES = "bytes"  # a built-in tokenizer, not a file
 
 
@@ -157,7 +157,9 @@ def read_step(
     # A plan and a run each iterate over the values.
     options = {key: [*value] if isinstance(value, Iterator) else value for key, value in given.items()}
     sides = tuple(_sides(command, options, place, below))
-    columns = _texts(_WITH, options.pop(_WITH, ()), place) if "with_" in hints else ()
+    columns = _texts(WITH, options.pop(WITH, ()), place) if "with_" in hints else ()
+    if len({*columns}) < len(columns):
+        place.refuse(WITH, "each step once", list(columns))
     check_options(options, hints, place)
     for key in _PATHS:
         if key in options:
@@ -306,6 +308,7 @@ class PreparedStep:
     reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
     # Makes the call again, when the columns exist that earlier steps write; None for a step without such columns.
     again: Callable[[], PreparedCall] | None = None
+    problem: UsageError | None = None  # the error of columns that are not there yet, for which the call has no columns
 
     @property
     def waits_for(self) -> list[str]:

@@ -66,6 +66,10 @@ class ShardJob(JobSpec):
         schemas = None if self.layout is None else self.layout.schemas()
         return None if schemas is None else schemas.as_json()
 
+    def column_names(self) -> list[str]:
+        schemas = None if self.layout is None else self.layout.schemas()
+        return [] if schemas is None or "" not in schemas.by_route else schemas.by_route[""].names
+
     def audited(self) -> AuditedWork:
         if not self.can_be_audited:
             return super().audited()

@@ -230,6 +230,10 @@ class JobSpec(ABC):
         """Return the product that is made of the outputs once the job is complete."""
         return None
 
+    def column_names(self) -> list[str]:
+        """Return the names of the columns of its main dataset; empty if it has none, or before they are known."""
+        return []
+
     def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:
         """Return shards with the files that they were made from as sources, without what the job read beside them."""
         return shards

@@ -226,23 +226,29 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
 def _publish_columns(dataset: PublishedShards) -> Published:
     """Write the catalog of a folder of columns."""
     from ledgerbeam.io import ParquetFormat  # noqa: PLC0415 - for few jobs
-    from ledgerbeam.sources.columns import CATALOG, CatalogRow, write_catalog  # noqa: PLC0415 - brings pyarrow
 
     dataset.require_root()
     dataset.require_whole()
     dataset.require_suffix(".parquet", "run the job with --on-job-change restart, or with another ledger and output")
     with closing(ParquetFormat().open_columns(dataset.url(dataset.shards[0].name), dataset.options)) as reader:
         names = reader.schema.names
-    found = stat_many([dataset.url(shard.name) for shard in dataset.shards], dataset.options)
+    return publish_catalog(dataset.root, dataset.shards, names, dataset.options).urls, {}
+
+
+def publish_catalog(root: str, shards: Sequence[OutputShard], names: Sequence[str], options: Options) -> Publication:
+    """Write the catalog of columns with these names; there may be no shards."""
+    from ledgerbeam.sources.columns import CATALOG, CatalogRow, write_catalog  # noqa: PLC0415 - brings pyarrow
+
+    found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
     rows = (
         CatalogRow(
             shard.source_id, shard.source, shard.source_version, shard.name, shard.size, info.version, shard.records
         )
-        for shard, info in zip(dataset.shards, found, strict=True)
+        for shard, info in zip(shards, found, strict=True)
     )
-    url = dataset.url(CATALOG)
-    write_catalog(url, rows, names, dataset.options)
-    return [url], {}
+    url = f"{root}/{CATALOG}"
+    write_catalog(url, rows, names, options or {})
+    return Publication("columns", len(shards), sum(shard.records for shard in shards), [url], {})
 
 
 # Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`.

@@ -28,7 +28,7 @@ from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.claim import routes_of
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Product, work_folder_of
-from ledgerbeam.pipelines.outputs.metadata import publish_shards
+from ledgerbeam.pipelines.outputs.metadata import publish_catalog, publish_shards
 from ledgerbeam.pipelines.outputs.recorded import require_own_folder
 
 _NOTE = "published-"
@@ -70,7 +70,8 @@ class PublishedMetadata(Product):
             manifest = dataset_manifest(store, route=route)
             shards, name = list(manifest), _note_name(self.form, route)
             note = OutputStamp(job.work_folder, name, manifest.fingerprint, shards, job.storage_options)
-            if (route in noted) != bool(shards) or (shards and note.read() is None):
+            is_wanted = bool(shards) or self._is_catalog(job, route)
+            if (route in noted) != is_wanted or (is_wanted and note.read() is None):
                 return False
         return True
 
@@ -95,6 +96,10 @@ class PublishedMetadata(Product):
             say(f"{job.output}: no shards, so no {self.form} metadata is published")
         return urls
 
+    def _is_catalog(self, job: JobSpec, route: str) -> bool:
+        """Return whether a catalog of columns is written also without shards, so that they can be read."""
+        return self.form == "columns" and not route and bool(job.column_names())
+
     def _withdraw(self, job: JobSpec, route: str, kept: Collection[str], say: Callable[[str], None]) -> None:
         """Remove the metadata of a dataset that has no shards any more. Files that others have changed stay."""
         options = job.storage_options
@@ -109,7 +114,7 @@ class PublishedMetadata(Product):
         """Publish the metadata of one dataset, see `make`. Without shards, publish nothing."""
         manifest = dataset_manifest(store, route=route)
         root, shards, options = str(manifest.root), list(manifest), job.storage_options
-        if not shards:
+        if not shards and not self._is_catalog(job, route):
             return []
         note = OutputStamp(job.work_folder, _note_name(self.form, route), manifest.fingerprint, shards, options)
         files = _files(note.noted(), self.form)
@@ -126,7 +131,10 @@ class PublishedMetadata(Product):
         if note.begin():  # publishing was interrupted
             remove_stale_temporaries(root)
         try:
-            done = publish_shards(job.files_of(shards), root, self.form, options, ledger=job.ledger)
+            if shards:
+                done = publish_shards(job.files_of(shards), root, self.form, options, ledger=job.ledger)
+            else:
+                done = publish_catalog(root, (), job.column_names(), options)
         except LedgerbeamError as error:
             other = "" if self.form == "webdataset" else ", and --to webdataset writes metadata of wids"
             raise PublicationError(

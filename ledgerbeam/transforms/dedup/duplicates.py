@@ -257,10 +257,7 @@ def _text(value: Any) -> str:
             return value.decode()
         except UnicodeDecodeError as error:
             raise RecordError(f"expected text in UTF-8, found other bytes ({error})") from error
-    raise RecordError(
-        f"expected text or null, found a {type(value).__name__}; name a field with text, or give a "
-        "module:function that returns text"
-    )
+    raise RecordError(f"expected text or null, found a {type(value).__name__}; name a field with text")
 
 
 @dataclass(frozen=True)

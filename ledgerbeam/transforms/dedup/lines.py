@@ -7,6 +7,7 @@ repeated. A range is the numbers of its first character and of the character aft
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from struct import Struct
@@ -45,9 +46,11 @@ class HashLines(TextRecords):
         """Return the task with `HashedRecords`. The payload of a line has its ranges in the record."""
         records: PlacedRecords = task.records
         keys, places, ranges = list[bytes](), list[int](), list[bytes]()
+        without = 0  # records without a text
         try:
             texts = (text for part in records.parts for text in self.texts(part))
             for place, text in zip(records.places.tolist(), texts, strict=True):
+                without += not text
                 for line, found in _lines_of(text).items():
                     data = line.encode("utf-8", "surrogatepass")
                     keys.append(blake2b(data, digest_size=HASH_BYTES, person=b"lb.line").digest())
@@ -55,7 +58,7 @@ class HashLines(TextRecords):
                     ranges.append(found)
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
-        return moved(task, HashedRecords(hashes_in(b"".join(keys)), np.array(places, np.uint64), ranges), 0)
+        return moved(task, HashedRecords(hashes_in(b"".join(keys)), np.array(places, np.uint64), ranges), without)
 
 
 def _lines_of(text: str) -> dict[str, bytes]:
@@ -155,12 +158,12 @@ class CutRecords:
         places = np.flatnonzero(noted).tolist()
         changed: dict[int, Any] = {}
         for place, record, text, note in zip(places, some.records(), texts.texts(some), some.notes or (), strict=True):
-            ranges = _ranges(note)
-            stats.count(CUT, len(ranges))
             try:
+                ranges = _ranges(note)
                 changed[place] = with_field(record, self.field, cut_out(text, ranges))
             except RecordError as error:
                 raise RecordError(f"{part.url}: record {int(part.numbers[place])}: {error}") from error
+            stats.count(CUT, len(ranges))
         if part.lines is None:
             values = part.values or ()
             return replace(part, values=[changed.get(place, value) for place, value in enumerate(values)])
@@ -184,12 +187,14 @@ def cut_out(text: str, ranges: Sequence[tuple[int, int]]) -> str:
                 f"expected ranges of a text of {len(text):,} characters, found {start:,} to {stop:,}; write the column "
                 "with the ranges again, or give the right field"
             )
+        if stop <= place:
+            continue  # inside of an earlier range
         kept += text[place:start]
         ends_line = stop == len(text) or text[stop] == "\n"
         is_line = start < stop and ends_line and (start == 0 or text[start - 1] == "\n")
         if is_line and stop == len(text):
             kept = kept.removesuffix("\n")
-        place = max(place, stop + is_line)
+        place = stop + is_line
     return kept + text[place:]
 
 
@@ -197,7 +202,9 @@ def _ranges(note: Any) -> list[tuple[int, int]]:
     """Return the ranges of a note, ascending: of a list, or of a column with pairs or structs."""
     if isinstance(note, bytes):
         return sorted(_RANGE.iter_unpack(note))
-    try:
-        return sorted((one["start"], one["stop"]) if isinstance(one, dict) else (one[0], one[1]) for one in note)
-    except (TypeError, KeyError, IndexError) as error:
-        raise RecordError(f"expected a list of ranges, pairs of start and stop, found {note!r:.80}") from error
+    found: list[tuple[int, int]] = [()]  # type: ignore[list-item] # refused below
+    with suppress(KeyError, TypeError):
+        found = [(one["start"], one["stop"]) if isinstance(one, dict) else tuple(one) for one in note]
+    if any([*map(type, one)] != [int, int] for one in found):
+        raise RecordError(f"expected a list of ranges, pairs of start and stop, found {note!r:.80}")
+    return sorted(found)

@@ -234,20 +234,24 @@ def with_field(record: Any, name: str, value: str) -> Any:
 
     RecordError: the record is no JSON object, sample or row with this field.
     """
+    parts = name.split(".")
     if isinstance(record, Sample):
-        for member in record:
-            if member == name:
-                return Sample(record.key, {**record, name: value.encode()})
-            if name.startswith(f"{member}."):
-                inside = with_field(loads(record[member]), name.removeprefix(f"{member}."), value)
-                return Sample(record.key, {**record, member: dumps(inside)})
-    if isinstance(record, dict):
-        if name in record:
-            return {**record, name: value}
-        first, _, rest = name.partition(".")
-        if first in record and rest:
-            return {**record, first: with_field(record[first], rest, value)}
+        for cut in range(len(parts), 0, -1):
+            if (member := ".".join(parts[:cut])) in record:
+                rest = ".".join(parts[cut:])
+                data = dumps(with_field(loads(record[member]), rest, value)) if rest else value.encode()
+                return Sample(record.key, {**record, member: data})
+    elif isinstance(record, dict):
+        return {**record, name: value} if name in record else _with_inside(record, parts, value)
     raise RecordError(f"expected the field {name!r}, found none")
+
+
+def _with_inside(record: Any, parts: Sequence[str], value: str) -> Any:
+    if not parts:
+        return value
+    if not isinstance(record, dict) or parts[0] not in record:
+        raise RecordError(f"expected the field {'.'.join(parts)!r}, found none")
+    return {**record, parts[0]: _with_inside(record[parts[0]], parts[1:], value)}
 
 
 class _Field:

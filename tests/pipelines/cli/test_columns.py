@@ -320,6 +320,34 @@ def test_weights_of_a_column_say_how_often_a_record_is_there(texts: Workspace) -
         ledgerbeam.open(url, with_=folder, weights="tokens")
 
 
+def test_each_record_of_each_source_is_drawn_by_itself(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.syspath_prepend(workspace.root)
+    Path("in").mkdir()
+    Path("weights.py").write_bytes(b"def of(record):\n    return record\n")
+    for name in range(40):
+        Path(f"in/{name}.jsonl").write_bytes(b'{"w": 0.5}\n{"w": 0.5}\n')
+    ledgerbeam.annotate("weights:of", "in/*.jsonl", output="columns", ledger="L", workers=1)
+    drawn = [ledgerbeam.open(f"in/{name}.jsonl", with_="columns", weights="w") for name in range(40)]
+    taken = [[*one.numbers] for one in drawn]  # type: ignore[union-attr]
+    assert {tuple(one) for one in taken} == {(), (0,), (1,), (0, 1)}
+    assert 25 < sum(map(len, taken)) < 55
+
+
+def test_any_name_and_no_records_can_have_columns(workspace: Workspace) -> None:
+    (workspace.root / "in").mkdir()
+    (workspace.root / "in" / "empty.jsonl").touch()
+    mark = ("dedup", "in/*.jsonl", "--by", "id", "--mark", "--output", "marks", "--ledger", "L")
+    places = ("--output", "out", "--ledger", "S", "--to", "jsonl")
+    chosen = ("select", "in/*.jsonl", "--with", "marks", "--where", "duplicate_of IS NULL", *places)
+    workspace.succeed(*mark)
+    workspace.succeed(*chosen)
+    (workspace.root / "in" / os.fsdecode(b"\xff.jsonl")).write_text('{"id": 1}\n{"id": 1}\n')
+    workspace.succeed(*mark)
+    workspace.succeed(*chosen)
+    assert workspace.records("out") == [{"id": 1}]
+
+
 def test_a_flow_selects_by_columns_that_it_writes(texts: Workspace) -> None:
     (texts.root / "flow.toml").write_text(
         'root = "work"\n[steps.best]\nselect = true\nsources = "in/*.jsonl"\nwith_from = "scores"\n'
@@ -335,6 +363,8 @@ def test_a_flow_selects_by_columns_that_it_writes(texts: Workspace) -> None:
         paths = sorted((texts.root / "work" / "after" / "output").glob("*.jsonl"))
         return [json.loads(line)["n"] for path in paths for line in path.read_text().splitlines()]
 
+    plan = texts.run("plan", "flow.toml", "--json").json["steps"]
+    assert [(one["step"], one["command"]) for one in plan][:2] == [("scores", "annotate"), ("best", "select")]
     assert work() == {"scores": 2, "best": 2, "after": 2}
     texts.succeed("run", "flow.toml")
     assert written() == [n for n in range(100, 400) if annotated(n)]
@@ -351,7 +381,10 @@ def test_a_flow_selects_by_columns_that_it_writes(texts: Workspace) -> None:
     texts.succeed("run", "flow.toml")
     assert written() == [*(n for n in range(361, 400) if annotated(n)), 411]
     flow.write_text(flow.read_text().replace("part > 0.9", "gone > 0.9"))
-    texts.run("run", "flow.toml", status=2, err="step best: --where gone > 0.9: no column 'gone'")
+    for command in ("run", "plan"):
+        texts.run(command, "flow.toml", status=2, err="step best: --where gone > 0.9: no column 'gone'")
+    flow.write_text(flow.read_text().replace('with_from = "scores"', 'with_from = "after"'))
+    texts.run("plan", "flow.toml", status=2, err="expected steps without a cycle")
 
 
 def test_contaminated_records_are_dropped_or_marked(quizzes: Workspace) -> None:

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io import Sample
 from ledgerbeam.transforms.dedup.lines import cut_out
+from ledgerbeam.transforms.exchange.keys import with_field
 from tests.pipelines.conftest import Workspace
 
 LINES = st.lists(st.tuples(st.sampled_from(["a", "bb", "", " ", "ä\r", "\U0001d518"]), st.booleans()), max_size=7)
@@ -43,6 +45,17 @@ def test_other_ranges_are_cut_exactly(text: str, found: list[tuple[int, int]]) -
     assert cut_out(text, ranges).replace("\n", "") == kept.replace("\n", "")
     if "\n" not in text and len(gone) < len(text):
         assert cut_out(text, ranges) == kept
+
+
+def test_a_range_inside_of_another_and_a_field_with_a_dot() -> None:
+    assert cut_out("x\n\nMenu", [(3, 7), (3, 7)]) == "x\n"
+    assert cut_out("A\n\nB\nC", [(3, 6), (5, 6)]) == "A\n"
+    record = {"a": {"b.c": "kept", "b": {"c": "old"}}}
+    assert with_field(record, "a.b.c", "new") == {"a": {"b.c": "kept", "b": {"c": "new"}}}
+    assert with_field({"a.b": 1, "a": {"b": 2}}, "a.b", "new") == {"a.b": "new", "a": {"b": 2}}
+    sample = Sample("k", {"json": b'{"t": "old"}', "t.txt": b"old"})
+    assert with_field(sample, "json.t", "new")["json"] == b'{"t":"new"}'
+    assert with_field(sample, "t.txt", "new")["t.txt"] == b"new"
 
 
 def without_repeated(texts: list[str | None]) -> list[str | None]:
