@@ -27,7 +27,7 @@ from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
-from ledgerbeam.pipelines.runners.job_files import DIED, TRACEBACK, load_committed, load_sources, touch
+from ledgerbeam.pipelines.runners.job_files import DIED, TRACEBACK, load_rows, touch
 from ledgerbeam.pipelines.runners.profiles import begin_profile
 from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, Spread, StepWork, Works
 from ledgerbeam.transforms.chain.commit import CommitStep
@@ -60,14 +60,14 @@ def local_values(spec: JobSpec, path: str, *, is_rest: bool = False) -> ChainVal
     sources = spec.sources()
     return ChainValues(
         ledger=ledger_handle(spec),
-        open_sources=functools.partial(load_sources, path),
+        open_sources=functools.partial(load_rows, path),
         sources=sources.opened(spec.storage_options),
         base=sources.base,
         storage_options=spec.storage_options,
         schedule=None if spec.run_dir is None else BoardSchedule(BoardPlace(spec.run_dir, spec.run, spec.workers)),
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
         has_downstream=spec.has_downstream,
-        committed=functools.partial(load_committed, path) if is_rest else None,
+        committed=functools.partial(load_rows, path) if is_rest else None,
         partition=spec.run_partition,
     )
 
@@ -78,7 +78,7 @@ def run_chain(spec: JobSpec, path: str) -> None:
     (_, planning, (drawing, *doing)) = _phases([*spec.chain_steps(), CommitStep()], values)
     planned, done = Works(planning), Works(doing)
     progress = Planning.below(str(spec.run_dir))
-    shares = _shares(load_sources(path), progress, spec.workers)
+    shares = _shares(load_rows(path), progress, spec.workers)
 
     def plan_more() -> bool:
         sources = next(shares, [])

@@ -8,7 +8,7 @@ import site
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from importlib import import_module
 from types import NoneType, UnionType
@@ -21,7 +21,6 @@ from ledgerbeam.errors import LedgerError, SourceNotFoundError, StorageError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger.model.values import decode, encode
-from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
@@ -137,30 +136,15 @@ def _built(kind: Any, value: Any) -> Any:
     return value
 
 
-def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
-    """Write the sources of a wave, for `load_sources`, to a new file."""
-    with open(path, "xb") as file:
-        pickle.dump(len(sources), file)
-        for source in sources:
-            pickle.dump(source, file)
+def dump_rows(path: str, rows: Iterable[Any], *, adds: bool = False) -> None:
+    """Write sources of a wave or summaries of committed tasks to a new file, or add them to a file, for `load_rows`."""
+    with open(path, "ab" if adds else "xb") as file:
+        for row in rows:
+            pickle.dump(row, file)
 
 
-def load_sources(path: str) -> Iterator[PendingSource]:
-    """Yield the sources of a wave file; raises like `open_own`."""
-    with file_errors(path, "read"), open_own(path) as file:
-        for _ in range(pickle.load(file)):  # noqa: S301 - written by our launcher, in its folder
-            yield pickle.load(file)  # noqa: S301
-
-
-def dump_committed(path: str, committed: Iterable[Any]) -> None:
-    """Add summaries of committed tasks to a file, for `load_committed`."""
-    with open(path, "ab") as file:
-        for summary in committed:
-            pickle.dump(summary, file)
-
-
-def load_committed(path: str) -> Iterator[Any]:
-    """Yield the summaries that `dump_committed` wrote; raises like `open_own`."""
+def load_rows(path: str) -> Iterator[Any]:
+    """Yield the rows that `dump_rows` wrote; raises like `open_own`."""
     with file_errors(path, "read"), open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < size:

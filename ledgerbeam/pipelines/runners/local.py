@@ -44,9 +44,8 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.outputs.recorded import look_at_files
 from ledgerbeam.pipelines.runners.job_files import (
     STARTED,
-    dump_committed,
     dump_job_file,
-    dump_sources,
+    dump_rows,
     environment_of,
     launched_job,
     touch,
@@ -278,7 +277,7 @@ class LocalRunner:
         folder = self._new_folder(listed)
         wave = os.path.join(folder, "wave")
         with file_errors(folder):
-            dump_sources(wave, sources)
+            dump_rows(wave, sources)
             if self._imports != BEAM:
                 Planning.below(folder).make(len(sources))
             if self._left is not None:
@@ -329,11 +328,11 @@ class LocalRunner:
         """Store the tasks that a pass has committed, also tasks of dead workers, for the transforms after the chain."""
         if self._spec.has_downstream and os.path.isdir(self._pass_folder):
             with file_errors(self._folder.path):
-                dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
+                dump_rows(self._committed, committed_notes(self._pass_folder, self._store), adds=True)
 
     def _run_downstream(self, listed: JobListing) -> None:
         with file_errors(self._folder.path):
-            dump_committed(self._committed, ())
+            dump_rows(self._committed, (), adds=True)
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
         if end.died:
             raise WorkerDiedError(

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -43,20 +43,12 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
 
     A single worker is this process; several workers are separate processes.
     """
-    if spec.workers == 1:
-        _run(spec, part, path, beam_args, None)
-        return
-    # This process runs no user code. Workers are forked from a process that has imported all of Beam.
-    with fork_server(spec) as command:
-        _run(spec, part, path, beam_args, command)
-
-
-def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_command: str | None) -> None:
-    options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
-    runner = fn_api_runner(spec.log_level, worker_command)
-    pipeline = local_pipeline(spec, part, path, runner, options)
-    touch(str(spec.run_dir), STARTED)
-    pipeline.run().wait_until_finish()
+    # Several workers are forked from a process that has imported all of Beam, and this process runs no user code.
+    with nullcontext() if spec.workers == 1 else fork_server(spec) as command:
+        options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
+        pipeline = local_pipeline(spec, part, path, fn_api_runner(spec.log_level, command), options)
+        touch(str(spec.run_dir), STARTED)
+        pipeline.run().wait_until_finish()
 
 
 def fn_api_runner(log_level: str, worker_command: str | None = None) -> PipelineRunner:

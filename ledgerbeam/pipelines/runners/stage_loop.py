@@ -95,17 +95,11 @@ class PreparedCall:
         if self.how.only_failed is not None or self.how.only_rejected is not None:  # they need a ledger
             open_store(self.job.ledger, self.job.storage_options, read_only=True).close()
         with Waves(self.job.log_level, self.job.schemes()) if waves is None else nullcontext(waves) as used:
-            _prepare_waves(used, self.job, beam_args)
+            if is_local_runner(beam_args):
+                require_descriptors(self.job.workers)
+                if not (is_local(self.job.ledger) and os.path.exists(self.job.ledger)):  # else it may show no work
+                    used.prepare(imports_of(self.job, beam_args))
             return StageLoop(self.job, self.how, console, beam_args, used).run()
-
-
-def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
-    """Start the imports for the waves of a call, unless its ledger may soon show that no work is left."""
-    if not is_local_runner(beam_args):
-        return
-    require_descriptors(job.workers)
-    if not (is_local(job.ledger) and os.path.exists(job.ledger)):
-        waves.prepare(imports_of(job, beam_args))
 
 
 class StageLoop:
@@ -385,14 +379,15 @@ class StageLoop:
 
     def _summary(self) -> dict[str, Any]:
         product, outcome = self._job.product(), self._outcome
-        nulled = count_nulled(self._store)
+        nulled, is_listed_here = count_nulled(self._store), is_local_runner(self._beam_args)
         return {
             "ledger": self._last.job.ledger,
             "output": self._job.output,
             **({} if product is None else {product.name: self._made}),
             "seconds": round(outcome.seconds, 3),
             "skipped": outcome.skipped,
-            "passed_over": self._passed_over(),
+            # None for runners that list inside of the pipeline.
+            "passed_over": sum(one.passed_over for one in self._left_out.values()) if is_listed_here else None,
             "interrupted": outcome.interrupted,
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,
@@ -404,11 +399,6 @@ class StageLoop:
             **({} if nulled is None else {"nulled": nulled}),
             **({"stages": self._summaries} if self._has_stages else {}),
         }
-
-    def _passed_over(self) -> int | None:
-        """Return the number of listed files that are no sources; None for runners that list inside of the pipeline."""
-        is_listed_here = is_local_runner(self._beam_args)
-        return sum(one.passed_over for one in self._left_out.values()) if is_listed_here else None
 
     def _lines(self) -> Iterator[str]:
         """Yield messages about rejected records and failed tasks."""

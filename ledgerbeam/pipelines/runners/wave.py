@@ -32,7 +32,7 @@ from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.runners.job_files import DIED, DONE, STARTED, load_job_file, take_import_path, touch
-from ledgerbeam.pipelines.runners.waves import BEAM, needs_beam
+from ledgerbeam.pipelines.runners.waves import BEAM, imports_of
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 
 _IN_WORKER = (
@@ -99,7 +99,7 @@ def _wave(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -> in
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: _report_thread(run_dir, failure)
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher handles the interrupt and ends this process
-    on_beam = needs_beam(spec, beam_args)
+    on_beam = imports_of(spec, beam_args) == BEAM
     if on_beam:
         from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - `main` has imported it
 

@@ -80,14 +80,9 @@ class Waves:
         return self.prepare(imports).ask(request)
 
 
-def needs_beam(spec: JobSpec, beam_args: Sequence[str]) -> bool:
-    """Return whether a local job runs on Beam: pipelines of users, and jobs whose call names options of Beam."""
-    return spec.is_pipeline or bool(beam_args)
-
-
 def imports_of(spec: JobSpec, beam_args: Sequence[str]) -> Imports:
-    """Return the imports of the processes of a job: Beam, or the chain alone."""
-    return BEAM if needs_beam(spec, beam_args) else "chain"
+    """Return what the processes of a local job import: Beam for pipelines of users and calls with options of Beam."""
+    return BEAM if spec.is_pipeline or beam_args else "chain"
 
 
 def require_descriptors(workers: int) -> None:

@@ -32,7 +32,7 @@ from ledgerbeam.ledger.worker.run_folders import (
     committed_notes,
     file_errors,
 )
-from ledgerbeam.pipelines.runners.job_files import load_sources, read_text, touch
+from ledgerbeam.pipelines.runners.job_files import load_rows, read_text, touch
 from tests.disk import no_larger_than
 from tests.ledger.builders import filtered_leaf, leaf_of, plain
 from tests.ledger.stores import several
@@ -557,7 +557,7 @@ IN_NO_FOLDER: dict[str, Callable[[Path], object]] = {
     "file: cannot be written": lambda folder: InflightMarks(str(folder)).register(),
     "file/task-budget: cannot be written": lambda folder: TaskBudget.below(str(folder)).claim(1),
     "file/task-budget: cannot be read": lambda folder: TaskBudget.below(str(folder)).left(),
-    "file/wave: cannot be read": lambda folder: list(load_sources(str(folder / "wave"))),
+    "file/wave: cannot be read": lambda folder: list(load_rows(str(folder / "wave"))),
     "file/done: cannot be read": lambda folder: read_text(str(folder), "done"),
 }
 

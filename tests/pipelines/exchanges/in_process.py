@@ -17,7 +17,7 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import prepare, spec_of
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, load_sources, touch
+from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, load_rows, touch
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.pipelines.runners.waves import Imports, Waves
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
@@ -68,7 +68,7 @@ class HereWaves(Waves):
         job = load_job(Path(path).read_bytes(), {})
         self.started.append(job.ledger)
         try:
-            self.work(job, load_sources(sources))
+            self.work(job, load_rows(sources))
         except Exception:  # noqa: BLE001 - as the process of a wave does
             touch(str(job.run_dir), TRACEBACK, traceback.format_exc())
         else:

@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import wave, waves
-from ledgerbeam.pipelines.runners.job_files import dump_sources, load_sources
+from ledgerbeam.pipelines.runners.job_files import dump_rows, load_rows
 from ledgerbeam.pipelines.runners.waves import (
     gathered_waves,
     indexed_bytes,
@@ -142,17 +142,17 @@ def test_the_death_of_a_runners_thread_is_told_also_on_a_full_disk(tmp_path: Pat
 
 def test_a_wave_file_of_another_user_or_through_a_link_is_not_read(tmp_path: Path) -> None:
     wave = tmp_path / "wave"
-    dump_sources(str(wave), [])
-    assert list(load_sources(str(wave))) == []
+    dump_rows(str(wave), [])
+    assert list(load_rows(str(wave))) == []
     with pytest.raises(FileExistsError):
-        dump_sources(str(wave), [])
+        dump_rows(str(wave), [])
     (tmp_path / "link").symlink_to(wave)
     with pytest.raises(OSError, match="link"):
-        list(load_sources(str(tmp_path / "link")))
+        list(load_rows(str(tmp_path / "link")))
     if os.geteuid() == 0:
         os.chown(wave, 12345, 12345)
         with pytest.raises(StorageError, match="found one of user 12345"):
-            list(load_sources(str(wave)))
+            list(load_rows(str(wave)))
 
 
 def test_where_files_have_no_hard_limit_the_soft_one_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
