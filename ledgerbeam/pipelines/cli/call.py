@@ -83,7 +83,7 @@ def _print(result: Result, lines: Iterator[str], args: argparse.Namespace, say: 
         print_json(result.summary)
     else:
         for line in lines:
-            say(line)
+            say(printable(without_secrets(line)))
 
 
 def exit_status(result: Result) -> int:
@@ -170,11 +170,6 @@ def _sent_lines(sent: Mapping[str, Any]) -> Iterator[str]:
 
 def dry_run_lines(preview: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a preview, which is a JSON object."""
-    for line in _preview_lines(preview):
-        yield printable(without_secrets(line))
-
-
-def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
     yield f"ledger: {preview['ledger']} ({'new' if preview['new'] else 'exists'})"
     yield from (f"the job has changed: {line}" for line in preview["differences"])
     for state, why in _WHY.items():
@@ -221,9 +216,8 @@ def sample_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the summary of a sample."""
     runs = summary["sample"]
     for run in runs:
-        yield from (printable(without_secrets(line)) for line in _sample_lines(run))
-    for name, value in summary["statistics"].items():
-        yield printable(without_secrets(f"statistic {name}: {value}"))
+        yield from _sample_lines(run)
+    yield from (f"statistic {name}: {value}" for name, value in summary["statistics"].items())
     seconds = summary["seconds"]
     median = ""
     if seconds["median"] is not None:

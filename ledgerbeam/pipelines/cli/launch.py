@@ -20,7 +20,6 @@ _USAGE = 2  # exit status of a usage error, which a retry cannot fix
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLAIN = re.compile(rf"({_VARIABLE})=(.*)")
 _SECRET = re.compile(rf"({_VARIABLE})=([a-z0-9.-]+):([A-Za-z0-9._-]+)")
-_LABEL = re.compile(r"([A-Za-z0-9./_-]+)=([A-Za-z0-9._-]*)")
 # Script on the host: it stops the command when the connection ends. Otherwise the command could outlive it.
 _REMOTE = """{setup}exec 3<&0
 {command} </dev/null 3<&- &
@@ -223,7 +222,7 @@ def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     if args.service_account:
         pod["serviceAccountName"] = args.service_account
     if args.node_selector:
-        pod["nodeSelector"] = dict(args.node_selector)
+        pod["nodeSelector"] = {name: value for name, _, value in (text.partition("=") for text in args.node_selector)}
     return {**pod, "containers": [container]}
 
 
@@ -251,12 +250,6 @@ def _secret(text: str) -> tuple[str, str, str]:
     if (found := _SECRET.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError("expected NAME=SECRET:KEY, the name of a Secret and of a key in it")
     return found[1], found[2], found[3]
-
-
-def _label(text: str) -> tuple[str, str]:
-    if (found := _LABEL.fullmatch(text)) is None:
-        raise argparse.ArgumentTypeError(f"expected LABEL=VALUE, found {text!r}")
-    return found[1], found[2]
 
 
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
@@ -328,6 +321,7 @@ def _matching(pattern: str, expected: str) -> Callable[[str], str]:
 
 _name = _matching(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?", "at most 52 lowercase letters, digits and dashes")
 _host = _matching(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]*", "the name of a host for ssh")
+_label = _matching(r"[A-Za-z0-9./_-]+=[A-Za-z0-9._-]*", "LABEL=VALUE")
 _line = _matching(r"(?=.*\S)[^\n]*", "one shell line")
 
 LAUNCHERS = {

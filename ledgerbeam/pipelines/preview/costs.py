@@ -227,6 +227,12 @@ class CostTally:
         byte_seconds = BYTE_SECONDS + speed.seconds
         work = self._held * byte_seconds if self.pace is None else self._here.tasks * self.pace.seconds
         worker_seconds = work + sources * SOURCE_SECONDS + members * MEMBER_SECONDS + tasks * TASK_SECONDS
+        # Sources, outputs or a ledger on a disk need no requests.
+        requests = {
+            "sources": (0 if members else sources) * SOURCE_REQUESTS + members + tasks * READ_REQUESTS,
+            "outputs": tasks * WRITE_REQUESTS,
+            "ledger": tasks * LEDGER_REQUESTS,
+        }
         at_once = max(1, min(self.shape.workers * hosts, tasks))
         start = START_SECONDS / 2 + speed.set_up if tasks else 0.0  # START_SECONDS was measured with two workers
         return Cost(
@@ -236,23 +242,13 @@ class CostTally:
             self._bytes,
             round(worker_seconds, 3),
             round(start + worker_seconds / at_once, 3),
-            self._requests(amount),
+            math.ceil(sum(requests[name] for name in self.shape.on_stores)),
             tasks * TASK_OUTPUTS,
             None if self.pace is None else round(self._here.tasks * self.pace.written_bytes),
             round(sources * LEDGER_SOURCE + members * LEDGER_MEMBER + tasks * LEDGER_TASK + LEDGER_START),
             round(WORKER_MEMORY + TASK_MEMORY * min(amount.task_bytes, self._held)),
             "recorded" if self.pace is not None else "law" if self.speed is None else "measured",
         )
-
-    def _requests(self, amount: _Amount) -> int:
-        """Return the number of requests to object stores. Sources, outputs or a ledger on a disk need none."""
-        plain = 0 if amount.members else amount.sources
-        found = {
-            "sources": plain * SOURCE_REQUESTS + amount.members + amount.tasks * READ_REQUESTS,
-            "outputs": amount.tasks * WRITE_REQUESTS,
-            "ledger": amount.tasks * LEDGER_REQUESTS,
-        }
-        return math.ceil(sum(found[name] for name in self.shape.on_stores))
 
 
 def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:

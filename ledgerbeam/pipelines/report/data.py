@@ -6,7 +6,7 @@ import heapq
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -54,7 +54,7 @@ class Step:
     end: float  # in seconds since 1970 UTC, later than `begin`
     work: Work
     failures: int
-    tasks_so_far: int  # number of tasks recorded up to `end`
+    tasks_so_far: int  # number of tasks of the whole job recorded up to `end`
 
     def rate(self, number: int) -> float:
         """Return `number` divided by the seconds of the step."""
@@ -254,24 +254,15 @@ def _bands(
         own = [run for run in runs if band_of.get(named[run["id"]]) == band]
         spans = [(run["began"], run["ended"] or last.get(run["id"], run["began"])) for run in own]
         clipped = [(max(begin, steps[0].begin), min(end, steps[-1].end)) for begin, end in spans]
-        band_steps = _steps_of_band(of_band, steps, history[0].time // seconds, seconds)
+        in_step: dict[int, list[HistoryRow]] = defaultdict(list)
+        for row in of_band:
+            in_step[row.time // seconds - history[0].time // seconds].append(row)
+        band_steps = [
+            replace(steps[number], work=Work.of(of_step), failures=sum(row.failures for row in of_step))
+            for number, of_step in sorted(in_step.items())
+        ]
         bands.append(HostBand(band, sorted(clipped)[:SPANS_A_BAND], band_steps, len(own)))
     return sorted(bands, key=lambda band: (band.host not in hosts, -band.tasks, band.host))
-
-
-def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int, seconds: int) -> list[Step]:
-    """Return steps with the sums of a band's history rows. `first` is the start of `steps` in units of `seconds`."""
-    found: dict[int, list[HistoryRow]] = defaultdict(list)
-    for row in rows:
-        found[row.time // seconds].append(row)
-    made: list[Step] = []
-    so_far = 0
-    for number, of_step in sorted(found.items()):
-        whole = steps[number - first]
-        work = Work.of(of_step)
-        so_far += work.tasks
-        made.append(Step(whole.begin, whole.end, work, sum(row.failures for row in of_step), so_far))
-    return made
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -33,11 +33,11 @@ def job_metrics(state: LedgerState, hosts: Sequence[Host] = ()) -> list[Metric]:
 
     Unknown values have no metric: rates while no run is active, and the time left before it can be estimated.
     """
-    return [*_counts(state), *_records(state), *_course(state), *_hosts(hosts)]
+    return [*_job(state), *_hosts(hosts)]
 
 
-def _counts(state: LedgerState) -> Iterator[Metric]:
-    found = state.found
+def _job(state: LedgerState) -> Iterator[Metric]:
+    found, progress = state.found, state.progress
     for name, value in found["sources"].items():
         yield Metric("ledgerbeam_sources", "Sources of the last listing, by state", {"state": name}, value)
     yield Metric("ledgerbeam_sources_gone", "Sources missing from the last listing", {}, found["gone"])
@@ -45,15 +45,8 @@ def _counts(state: LedgerState) -> Iterator[Metric]:
         yield Metric("ledgerbeam_tasks", "Recorded tasks, by state", {"state": name}, value)
     yield Metric("ledgerbeam_written_bytes", "Bytes written by recorded tasks", {}, found["bytes"])
     yield Metric("ledgerbeam_complete", "1 if every source is complete, else 0", {}, int(found["complete"]))
-
-
-def _records(state: LedgerState) -> Iterator[Metric]:
-    for became, name, number in account_table(RecordCounts(**state.found["records"])):
+    for became, name, number in account_table(RecordCounts(**found["records"])):
         yield Metric("ledgerbeam_records", "Records by outcome", {"became": became, "name": name}, number)
-
-
-def _course(state: LedgerState) -> Iterator[Metric]:
-    progress = state.progress
     yield Metric("ledgerbeam_runs", "Runs of the job so far", {}, len(state.runs))
     yield Metric("ledgerbeam_running", "1 if a run is active as far as is known, else 0", {}, progress.running)
     if progress.minute is not None:

@@ -27,6 +27,8 @@ from ledgerbeam.pipelines.report.state import LedgerState
 
 LONGEST_TEXT = 400  # maximum number of characters of a name or an error message; longer text is cut in the middle
 
+_TIME = "Seconds of all workers of a run, by activity. Wait: time between tasks, and in the runner."
+
 Cells = Sequence[Sequence[str]]
 Heads = Sequence[tuple[str, str]]  # column heads of a table, each with the CSS class of the column
 
@@ -285,6 +287,7 @@ class TableSection(NamedTuple):
 
 
 def _tables(data: ReportData, base: Any) -> list[TableSection]:
+    timed = any(run["time"] for run in data.runs)
     tables = [
         _stages_table(data.stages) if data.stages else None,
         None if data.records.is_plain else _records_table(data.records),
@@ -292,7 +295,7 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
         _failures_table(data) if data.kinds else None,
         _statistics_table(data) if data.statistics or data.statistics_error else None,
         _slowest_table(data, base if isinstance(base, str) else "") if data.slowest else None,
-        _time_table(data.runs) if any(run["time"] for run in data.runs) else None,
+        TableSection("time", "Where the time went", _TIME, *time_table(data.runs)) if timed else None,
         _runs_table(data.runs, data.runs_left_out) if data.runs else None,
     ]
     return [table for table in tables if table is not None]
@@ -365,12 +368,6 @@ def _slowest_table(data: ReportData, base: str) -> TableSection:
     heads = _heads("source|name", "state|", *columns)
     text = "By the total time of their tasks, over all workers."
     return TableSection("slowest", "Slowest sources", text, heads, rows)
-
-
-def _time_table(runs: Sequence[Mapping[str, Any]]) -> TableSection:
-    heads, rows = time_table(runs)
-    text = "Seconds of all workers of a run, by activity. Wait: time between tasks, and in the runner."
-    return TableSection("time", "Where the time went", text, heads, rows)
 
 
 def _runs_table(runs: Sequence[Mapping[str, Any]], left_out: int) -> TableSection:

@@ -203,7 +203,8 @@ def stage_ledgers(
             with contextlib.suppress(LedgerNotFoundError):
                 if name not in besides:
                     ledger = open_store(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
-                    if not is_optional(stage) or _has_sources(ledger):
+                    gone = ledger.gone_ids() if is_optional(stage) else set()
+                    if not is_optional(stage) or any(not gone.issuperset(page) for page in ledger.source_ids()):
                         found[name] = ledger
             if name not in found and name not in besides:
                 break
@@ -216,11 +217,6 @@ def _numbered(stage: str) -> Iterator[str]:
         yield stage
         return
     yield from (f"{stage.removesuffix(NUMBERED)}-{number}" for number in count(1))
-
-
-def _has_sources(store: LedgerStore) -> bool:
-    gone = store.gone_ids()
-    return any(one not in gone for page in store.source_ids() for one in page)
 
 
 def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:

@@ -27,10 +27,11 @@ from ledgerbeam.pipelines.console.reporter import counting, print_json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.checks import OFF, parse_audit
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.outputs.published import PublishedFile, content_problem, published_files, size_problem
+from ledgerbeam.pipelines.outputs.published import content_problem, published_files, size_problem
 from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.job_files import kept_job, take_import_path
 
+_METADATA = "to write this metadata again, run its job again with --to {}"
 WAITING = 4  # number of queued checks per thread
 
 
@@ -72,7 +73,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     checks = chain(
         _of_outputs(store, args.url, str(root or ""), there),
         _of_datasets(datasets, options, sizes_only=args.sizes_only),
-        _of_metadata(metadata),
+        (_Check(one.url, one.size, one.checksum, _METADATA.format(one.form)) for one in metadata),
     )
     problems: list[dict[str, str | None]] = []
     checked = size = 0
@@ -120,12 +121,6 @@ def _of_datasets(datasets: list[Any], options: Options, *, sizes_only: bool) -> 
         elif not sizes_only:
             for part, span in dataset.spans():
                 yield _Check(data, dataset.size, part.checksum, remedy, span=span)
-
-
-def _of_metadata(files: list[PublishedFile]) -> Iterator[_Check]:
-    for file in files:
-        remedy = f"to write this metadata again, run its job again with --to {file.form}"
-        yield _Check(file.url, file.size, file.checksum, remedy)
 
 
 def audit(store: LedgerStore, args: argparse.Namespace) -> int:

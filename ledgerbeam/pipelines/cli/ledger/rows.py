@@ -50,7 +50,10 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _print_groups(store: LedgerStore, groups: Sequence[Mapping[str, Any]]) -> None:
-    first = _first_of_each_reason(store)
+    first: defaultdict[str, list[FailureRow]] = defaultdict(list)
+    for row in store.failures():
+        if len(shown := first[without_secrets(row.reason)]) < SHOWN_ROWS:
+            shown.append(row)
     for group in groups:
         quarantined = f", {group['quarantined']:,} quarantined" if group["quarantined"] else ""
         sizes = f"{count(group['count'], 'task')} of {count(group['sources'], 'source')}"
@@ -61,15 +64,6 @@ def _print_groups(store: LedgerStore, groups: Sequence[Mapping[str, Any]]) -> No
         if more > 0:
             print(f"  and {more:,} more; --json has all")
         print(f"  to retry: {group['retry'] or 'run the job again'}")
-
-
-def _first_of_each_reason(store: LedgerStore) -> dict[str, list[FailureRow]]:
-    first: defaultdict[str, list[FailureRow]] = defaultdict(list)
-    for row in store.failures():
-        shown = first[without_secrets(row.reason)]
-        if len(shown) < SHOWN_ROWS:
-            shown.append(row)
-    return first
 
 
 def _failure_line(row: FailureRow) -> str:

@@ -70,11 +70,13 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         return 0
     state = ledger_state(store)
     found, runs, progress = state.found, state.runs, state.progress
-    changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
+    changes = list(changed_sources(store, args.storage_options)) if args.check_sources else []
+    kinds = Counter(change.problem for change in changes)
     stages = stage_states(store, args.storage_options)
     if args.json:
-        since = {} if changes is None else {"changed_since": _changes_values(changes)}
-        print_json(status_values(store, state, stages) | since)
+        urls = [{"source": without_secrets(change.url), "problem": change.problem} for change in changes]
+        since = {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
+        print_json(status_values(store, state, stages) | ({"changed_since": since} if args.check_sources else {}))
         return 0
     job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
     rows = [("job", job["pipeline"])]
@@ -90,8 +92,9 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     gone = "".join(store.source_urls(sorted(store.gone_ids())[:1]).values())
     rows += [*_count_rows(found, RecordCounts(**found["records"]), gone), *_bucket_rows(state.buckets)]
     rows += [row for one in function_values(store) for row in function_lines(one)]
-    if changes is not None:
-        rows.append(("changed", _changes_line(changes)))
+    if args.check_sources:
+        line = f"{count(kinds['changed'], 'source')} changed (done again by the next run), {kinds['missing']:,} missing"
+        rows.append(("changed", line if changes else "no source since it was listed"))
     for name, rates in (
         ("last minute", progress.minute),
         (f"{'this' if progress.running else 'last'} run", progress.run),
@@ -122,12 +125,6 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     return 0
 
 
-def _changes_values(changes: list[ChangedSource]) -> dict[str, Any]:
-    kinds = Counter(change.problem for change in changes)
-    urls = [{"source": without_secrets(change.url), "problem": change.problem} for change in changes]
-    return {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
-
-
 def _cut(value: str) -> str:
     return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'character')})"
 
@@ -156,13 +153,6 @@ def _count_rows(found: dict[str, Any], records: RecordCounts, gone: str = "") ->
         text = "that JSON does not have (NaN, infinities) written as null"
         rows.append(("null", f"{count(found['nulled'], 'number')} {text}"))
     return rows
-
-
-def _changes_line(changes: list[ChangedSource]) -> str:
-    kinds = Counter(change.problem for change in changes)
-    if not changes:
-        return "no source since it was listed"
-    return f"{count(kinds['changed'], 'source')} changed (done again by the next run), {kinds['missing']:,} missing"
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import importlib.util
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
@@ -26,7 +26,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.data import report_data
 from ledgerbeam.pipelines.report.tables import TABLES, Table, arrow_batches, arrow_schema, blocks
 
-Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], int]
+Writer = Callable[[Table, LedgerStore, BinaryIO], Iterator[int]]  # yields numbers of written rows
 
 _MARK = "ledgerbeam.columns"  # key of the column names in the metadata of a Parquet file
 EXTRA = ("jinja2", "vl_convert")  # packages of the extra ``report``
@@ -49,7 +49,10 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     files = []
     for name, url in wanted.items():
         with counting("row") as advance, publish(url, args.storage_options) as file:
-            rows = write(TABLES[name], store, file, advance)
+            rows = 0
+            for number in write(TABLES[name], store, file):
+                rows += number
+                advance(number, 0)
         files.append({"table": name, "rows": rows, "file": without_secrets(url)})
         if not args.json:
             print(f"{name}: {count(rows, 'row')} -> {without_secrets(url)}")
@@ -58,19 +61,16 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_jsonl(table: Table, store: LedgerStore, file: BinaryIO, advance: Callable[[int, int], None]) -> int:
+def _write_jsonl(table: Table, store: LedgerStore, file: BinaryIO) -> Iterator[int]:
     names = list(table.types)
     times = [i for i, kind in enumerate(table.types.values()) if kind == "time"]
-    written = 0
     for block in blocks(table, store):
         for row in block:
             values = list(row)
             for i in times:
                 values[i] = None if row[i] is None else _moment(row[i])
             file.write(json_bytes(dict(zip(names, values, strict=True))) + b"\n")
-        written += len(block)
-        advance(len(block), 0)
-    return written
+        yield len(block)
 
 
 def _moment(seconds: float) -> str:
@@ -79,17 +79,14 @@ def _moment(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Callable[[int, int], None]) -> int:
+def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO) -> Iterator[int]:
     import pyarrow.parquet as pq  # slow to import, and not needed for JSON lines
 
-    written = 0
     schema = arrow_schema(table).with_metadata({_MARK: " ".join(table.types)})
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for batch in arrow_batches(table, store):
             writer.write_batch(batch)
-            written += batch.num_rows
-            advance(batch.num_rows, 0)
-    return written
+            yield batch.num_rows
 
 
 _WRITERS: dict[str, Writer] = {"jsonl": _write_jsonl, "parquet": _write_parquet}

@@ -151,7 +151,7 @@ def test_one_table_goes_to_one_file_in_row_groups_of_bounded_size(
     monkeypatch.setattr(tables, "BLOCK_ROWS", 4)
     store = open_local_store(str(job.root / "L"), create=False, read_only=True)
     with open(tmp_path / "x", "wb") as file:
-        rows = export._write_parquet(tables.TABLES["outputs"], store, file, lambda *_: None)
+        rows = sum(export._write_parquet(tables.TABLES["outputs"], store, file))
     assert rows == 9
     groups = pq.ParquetFile(tmp_path / "x").metadata
     assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [4, 4, 1]
