@@ -1,8 +1,9 @@
-"""Audio as arrays and as the bytes of a file: WAV in Python, other formats with soundfile if it is installed."""
+"""Arrays as `.npy`, and audio as the bytes of a file: WAV in Python, other formats with soundfile if installed."""
 
 from __future__ import annotations
 
 import io
+import math
 import struct
 import wave
 import zlib
@@ -157,3 +158,38 @@ def _decode_wav(data: bytes) -> Audio | None:
         whole = padded.view("<i4")[:, 0]
     samples = (whole / 2.0**31).astype(np.float32)
     return Audio(np.ascontiguousarray(samples.reshape(-1, channels).T), rate)
+
+
+class NpyHeader(NamedTuple):
+    """The header of a `.npy`."""
+
+    shape: tuple[int, ...]
+    fortran: bool  # whether the values are in Fortran order
+    dtype: np.dtype[Any]
+    end: int  # offset of the values
+
+
+def encode_npy(array: Any) -> bytes:
+    """Return an array of numbers as a `.npy`."""
+    target = io.BytesIO()
+    np.save(target, array, allow_pickle=False)
+    return target.getvalue()
+
+
+def npy_header(data: bytes, newest: tuple[int, int] = (3, 0)) -> NpyHeader:
+    """Read the header of a `.npy`, of a version up to `newest`.
+
+    ValueError: it has objects, or the data has another size than the header says. Also other errors of NumPy.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if not (1, 0) <= version <= newest:
+        raise ValueError(f"expected a version from 1.0 to {newest[0]}.{newest[1]} of the npy format, found {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("expected an array of numbers, found one of pickled objects")
+    size, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
+    if min(shape, default=0) < 0 or size != found:
+        raise ValueError(f"expected {size} bytes of {dtype} for the shape {shape}, found {found}")
+    return NpyHeader(shape, fortran, dtype, file.tell())

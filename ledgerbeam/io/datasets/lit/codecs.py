@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam._base.extensions import import_extra
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
+from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio, encode_npy, npy_header
 
 MOST_VALUES = 2**28  # default limit of decoded values, since a few bytes can claim any number of values
 _HEAD = 17
@@ -96,30 +96,10 @@ def _decode_mp4(data: bytes) -> bytes:
     return data
 
 
-def _encode_npy(array: Any) -> bytes:
-    target = io.BytesIO()
-    np.save(target, array, allow_pickle=False)
-    return target.getvalue()
-
-
 def _decode_npy(data: bytes) -> NDArray[Any]:
     """Decode an array, after a check that the data has the size of its header. Arrays of objects are refused."""
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    if version > (2, 0):
-        raise ValueError(f"expected version 1.0 or 2.0 of the npy format, found {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("expected an array of numbers, found one of pickled objects")
-    count = 1
-    for length in shape:
-        count *= length
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - file.tell():
-        raise ValueError(
-            f"expected {count * dtype.itemsize} bytes for the shape {shape}, found {len(data) - file.tell()}"
-        )
-    flat = np.frombuffer(data, dtype, offset=file.tell()).copy() if count else np.empty(0, dtype)
+    shape, fortran, dtype, end = npy_header(data, newest=(2, 0))
+    flat = np.frombuffer(data, dtype, offset=end).copy() if math.prod(shape) else np.empty(0, dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
@@ -128,7 +108,7 @@ def _encode_npz(value: Any) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name, array in _array_mapping(value).items():
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), _encode_npy(array))
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), encode_npy(array))
     return target.getvalue()
 
 
@@ -369,7 +349,7 @@ _codecs: dict[str, Codec] = {
     "MP3": _audio("mp3"),
     "MP4": _codec(_encode_mp4, _decode_mp4, "mp4"),
     "MSGPACK": _codec(lambda value: _extra("msgpack").packb(value, use_bin_type=True), _decode_msgpack, "msgpack"),
-    "NPY": _codec(_encode_npy, _decode_npy, "npy"),
+    "NPY": _codec(encode_npy, _decode_npy, "npy"),
     "NPZ": _codec(_encode_npz, _decode_npz, "npz"),
     "PIL": Codec(_encode_image, _decode_image),
     "PKL": _codec(_encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it

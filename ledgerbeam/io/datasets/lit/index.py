@@ -299,8 +299,10 @@ def write_lit_metadata(
         SourceNotFoundError: A shard does not exist; also StorageError.
     """
     root = canonical_url(root).rstrip("/") or "/"
+    for name in folds:
+        require_fold(root, name)
     named = {name: list(filled(shards, root)) for name, shards in folds.items()}
-    config: dict[str, Any] = {name: _pattern(root, name, shards) for name, shards in named.items() if shards}
+    config: dict[str, Any] = {name: _pattern(root, shards) for name, shards in named.items() if shards}
     if not config:
         raise UsageError(f"{root}: no shard holds samples; expected at least one shard with samples")
     numbers = dict(metadata or {})
@@ -328,9 +330,7 @@ def write_lit_metadata(
     return urls
 
 
-def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
-    if not fold.isidentifier() or fold in RESERVED:
-        raise UsageError(f"{root}: expected the name of a fold, such as 'train', found {fold!r:.80}")
+def _pattern(root: str, shards: Sequence[ShardLike]) -> str:
     names = [shard.name for shard in shards]
     seen: set[str] = set()
     for name in names:
@@ -341,6 +341,12 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
         seen.add(base)
     patterns = collapse_names(names)
     return "/" + (patterns[0] if len(patterns) == 1 else f"{{{','.join(names)}}}")
+
+
+def require_fold(root: str, fold: Any) -> None:
+    """Raise UsageError if a value cannot be the name of a fold."""
+    if not isinstance(fold, str) or not fold.isidentifier() or fold in RESERVED:
+        raise UsageError(f"{root}: expected the name of a fold, such as 'train', found {fold!r:.80}")
 
 
 def _encoded(url: str, index: Mapping[str, Members]) -> bytes:

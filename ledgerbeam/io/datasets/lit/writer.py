@@ -9,7 +9,7 @@ import orjson
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io.datasets.lit.codecs import Encoder, encoder_of
-from ledgerbeam.io.datasets.lit.index import CONFIG, RESERVED, Members, index_name
+from ledgerbeam.io.datasets.lit.index import CONFIG, Members, index_name, require_fold
 from ledgerbeam.io.datasets.webdataset.writer import MAX_BYTES, MAX_SAMPLES, ShardWriter
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import delete
@@ -110,8 +110,7 @@ class LitWriter:
 
     def _fold(self, name: Any) -> _Fold:
         if name not in self._folds:
-            if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
-                raise UsageError(f"{self.url}: expected the name of a fold, such as 'train', found {name!r:.80}")
+            require_fold(self.url, name)
             pattern = f"{join_url(self.url, name)}_%04d.tar"
             self._folds[name] = _Fold(
                 ShardWriter(pattern, self._options, max_samples=self._max_samples, max_bytes=self._max_bytes)

@@ -158,10 +158,7 @@ class MegatronIndex:
 
     def document_bounds(self, number: int) -> tuple[int, int]:
         """Return the number of the first sequence of a document, and one past the number of its last."""
-        if self.layout.fairseq:
-            return number, number + 1
-        at = self.layout.documents_at + 8 * number
-        start, stop = np.frombuffer(self._read([(at, at + 16)])[0], "<i8").tolist()
+        start, stop = self.document_ends(number - 1, number + 1).tolist()
         return start, stop
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> Sequence[Bytes]:

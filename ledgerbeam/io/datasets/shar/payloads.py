@@ -5,18 +5,16 @@ Length, rate and shape come from the headers of payloads; nothing is decoded for
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.datasets.audio import AUDIO_FORMATS, as_audio, encode_audio
+from ledgerbeam.io.datasets.audio import AUDIO_FORMATS, as_audio, encode_audio, encode_npy, npy_header
 from ledgerbeam.io.datasets.shar.reader import FieldKind
 
 _RIFF_SIZES = {b"RIFF": "<I", b"RIFX": ">I"}
-_VERSIONS = ((1, 0), (2, 0), (3, 0))
 _STREAMED = 0xFFFFFFFF  # the sizes in the header of a WAV that was written to a pipe
 
 
@@ -40,20 +38,10 @@ def audio_header(data: bytes, extension: str) -> AudioHeader:
 
 def array_shape(data: bytes, extension: str) -> list[int]:
     """Read the shape of a `.npy`. RecordError if the data is not a `.npy`, or has another size than its header says."""
-    file = io.BytesIO(data)
     try:
-        if (version := np.lib.format.read_magic(file)) not in _VERSIONS:
-            raise ValueError(f"expected version 1.0, 2.0 or 3.0, found {'.'.join(map(str, version))}")
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        return list(npy_header(data).shape)
     except Exception as error:  # numpy parses the header as Python, which raises errors of many kinds
         raise RecordError(f"{extension!r}: expected a .npy: {error!r:.300}") from error
-    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if dtype.hasobject or min(shape, default=0) < 0 or len(data) - file.tell() != size:
-        raise RecordError(
-            f"{extension!r}: expected {size} bytes of {dtype} in the shape {shape}, found {len(data) - file.tell()}"
-        )
-    return list(shape)
 
 
 def _flac(data: bytes) -> AudioHeader | None:
@@ -189,9 +177,9 @@ def _encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]
                 f"{value.temporal_dim}, frame_shift={value.frame_shift}"
             )
         times = {"temporal_dim": value.temporal_dim, "frame_shift": value.frame_shift, "start": 0}
-        return {"npy": _npy(array), "json": {"array": array_manifest(array.shape), **times}}
+        return {"npy": encode_npy(array), "json": {"array": array_manifest(array.shape), **times}}
     array = _array(value)
-    return {"npy": _npy(array), "json": array_manifest(array.shape)}
+    return {"npy": encode_npy(array), "json": array_manifest(array.shape)}
 
 
 def _check_length(cut: Mapping[str, Any], manifest: Mapping[str, Any], place: str) -> None:
@@ -212,9 +200,3 @@ def _array(value: Any) -> NDArray[Any]:
     if array.dtype.hasobject or not array.ndim:
         raise ValueError(f"expected an array of numbers with at least one dimension, found {array.dtype} {array.shape}")
     return array
-
-
-def _npy(array: NDArray[Any]) -> bytes:
-    target = io.BytesIO()
-    np.save(target, array, allow_pickle=False)
-    return target.getvalue()
