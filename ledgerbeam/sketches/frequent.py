@@ -22,11 +22,13 @@ class Frequent:
     """The most frequent texts of a task, by count or by weight."""
 
     kind = "top"
+    _lg_items = _LG_ITEMS
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sketch = frequent_strings_sketch(_LG_ITEMS)
+        self._sketch = frequent_strings_sketch(self._lg_items)
         self._total = 0
+        self._merged = 0  # sum of the greatest errors of merged sketches
 
     def add(self, text: str, weight: int) -> None:
         """Add a value in the text form of `ledgerbeam.stats`."""
@@ -37,16 +39,20 @@ class Frequent:
     def data(self) -> bytes:
         """Return the bytes of the sketch: values, lower bounds of their weights, and the greatest error of a bound."""
         with self._lock:
-            return _frequent_bytes(_frequent_rows(self._sketch), _offset(self._sketch), self._total)
+            found = [self._offset(), self._total, _frequent_rows(self._sketch)]
+        return packed(json.dumps(found, ensure_ascii=True, separators=(",", ":")).encode("ascii"))
+
+    def _offset(self) -> int:
+        """Return the greatest difference between the true weight of a text and its lower bound."""
+        return self._merged + self._sketch.get_upper_bound(
+            ""
+        )  # no value has an empty text: the bound of any other text
 
 
-class MergedFrequent:
+class MergedFrequent(Frequent):
     """The most frequent texts of many tasks."""
 
-    def __init__(self) -> None:
-        self._sketch = frequent_strings_sketch(_LG_MERGED_ITEMS)
-        self._offset = 0
-        self._total = 0
+    _lg_items = _LG_MERGED_ITEMS
 
     def take(self, data: bytes) -> None:
         """Merge the values of a task."""
@@ -55,18 +61,13 @@ class MergedFrequent:
             raise ValueError(f"expected weights of at most {LIMIT} in all, found {self._total + total}")
         for text, weight in rows:
             self._sketch.update(text, weight)
-        self._offset += offset
+        self._merged += offset
         self._total += total
 
     def rows(self) -> list[tuple[str, int, int]]:
         """Return each text with the lower and the upper bound of its weight, the heaviest text first."""
-        rows = _frequent_rows(self._sketch)
-        unknown = self._offset + _offset(self._sketch)
-        return [(text, weight, weight + unknown) for text, weight in rows]
-
-    def data(self) -> bytes:
-        """Return the bytes of the merged sketch."""
-        return _frequent_bytes(_frequent_rows(self._sketch), self._offset + _offset(self._sketch), self._total)
+        unknown = self._offset()
+        return [(text, weight, weight + unknown) for text, weight in _frequent_rows(self._sketch)]
 
     def value(self) -> list[dict[str, Any]]:
         """Return the heaviest values with their estimates and bounds."""
@@ -77,7 +78,7 @@ class MergedFrequent:
 
     def bounds(self) -> str:
         """Return the greatest difference between an estimate and the true weight."""
-        unknown = self._offset + _offset(self._sketch)
+        unknown = self._offset()
         return f"each up to {unknown:,} less" if unknown else ""
 
 
@@ -87,15 +88,6 @@ def _frequent_rows(sketch: Any) -> list[tuple[str, int]]:
         return []
     found = sketch.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES, 0)
     return sorted(((text, low) for text, _, low, _ in found if low), key=lambda row: (-row[1], row[0]))
-
-
-def _offset(sketch: Any) -> int:
-    """Return the greatest difference between the true weight of a text and its lower bound in a sketch."""
-    return sketch.get_upper_bound("")  # no value has an empty text, so this is the bound of any text not in the sketch
-
-
-def _frequent_bytes(rows: list[tuple[str, int]], offset: int, total: int) -> bytes:
-    return packed(json.dumps([offset, total, rows], ensure_ascii=True, separators=(",", ":")).encode("ascii"))
 
 
 def _read_frequent(data: bytes) -> tuple[list[tuple[str, int]], int, int]:

@@ -152,16 +152,13 @@ class _Facts:
         more = list(numbers)
         self.count += len(more)
         self.least, self.greatest = min(self.least, *more), max(self.greatest, *more)
-        self._sum([*self.parts, *more])
+        self.parts = _exact_sum([*self.parts, *more])
 
     def plus(self, other: _Facts) -> None:
         """Add the facts of other numbers."""
         self.count += other.count
         self.least, self.greatest = min(self.least, other.least), max(self.greatest, other.greatest)
-        self._sum([*self.parts, *other.parts])
-
-    def _sum(self, numbers: list[float]) -> None:
-        self.parts = _exact_sum(numbers)
+        self.parts = _exact_sum([*self.parts, *other.parts])
 
     def sum(self) -> float:
         """Return the sum, rounded once."""

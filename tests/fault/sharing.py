@@ -271,7 +271,7 @@ class Host:
             return
         (task,) = [task for task in board.in_work(0.0) if task.key == drawn.key]
         if all(self.store.finished(task.tasks())):
-            board.ended(drawn.key)
+            board.draw(0, ended=[drawn.key])
             self._later(0.0, self._draw)
             return
         self._world.figures.executed += 1
@@ -280,7 +280,7 @@ class Host:
 
     def _end(self, task: BoardTask) -> None:
         if self._board is not None:
-            self._board.ended(task.key)
+            self._board.draw(0, ended=[task.key])
         self._later(FLUSH_SECONDS * self._world.choice.random(), lambda: self._commit(task), link=True)
         self._later(0.0, self._draw)
 

@@ -568,7 +568,7 @@ def work(world: World, board: Board, run: str, job: str, host: str) -> None:
             if not mirror.finished([(tasks[0].source_id, tasks[0].lineage[:1])])[0]:
                 world.begun += 1
                 do(world, tasks, sink, run, job)
-            board.ended(drawn.key)
+            board.draw(0, ended=[drawn.key])
 
 
 def do(world: World, tasks: Sequence[Leaf], sink: LedgerSink, run: str, job: str) -> None:

@@ -13,7 +13,7 @@ import json
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
@@ -21,7 +21,7 @@ from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io.formats.format import Reader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile, Offsets, three_columns
-from ledgerbeam.io.index.reader import read_by_part
+from ledgerbeam.io.index.reader import NumberedRecords, read_by_part
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import canonical_url
@@ -201,9 +201,9 @@ class IndexPack:
         at = dict(zip(("collections", "sequences", "segments", "strings", "payload"), sections[::2], strict=True))
         counts = sections[1::2]
         ends = [
-            at["collections"] + counts[0] * row_bytes(COLLECTION),
-            at["sequences"] + counts[1] * row_bytes(SEQUENCE),
-            at["segments"] + counts[2] * row_bytes(SEGMENT),
+            at["collections"] + counts[0] * np.dtype(COLLECTION).itemsize,
+            at["sequences"] + counts[1] * np.dtype(SEQUENCE).itemsize,
+            at["segments"] + counts[2] * np.dtype(SEGMENT).itemsize,
             -(-(at["strings"] + counts[3]) // ENTRY) * ENTRY,
             at["payload"] + counts[4],
         ]
@@ -246,10 +246,11 @@ class IndexPack:
         return IndexMismatchError(f"{self.url}: {what}; {_remedy(self.url)}")
 
 
-class PackedRecords:
+class PackedRecords(NumberedRecords[Any]):
     """Random access to the records of all sources of a collection, one after the other.
 
-    At most 32 sources are open at a time. A source must have the size that it had when it was packed.
+    At most 32 sources are open at a time. Neighbours in a source share a request. Reads raise IndexMismatchError if a
+    source is not the one that was packed: it must have the size that it had then.
 
     Attributes:
         url: The pack.
@@ -278,20 +279,8 @@ class PackedRecords:
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    def __getitem__(self, index: int) -> Any:
-        return self.read_many([index])[0]
-
-    def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Return records by number, in the requested order. Neighbours in a source share a request.
-
-        Raises:
-            IndexError: A number is out of range.
-            IndexMismatchError: A source is not the one that was packed; also the errors of its format's reader.
-        """
-        numbers = np.array(indices, np.int64).reshape(-1)
-        if len(wrong := np.flatnonzero((numbers < 0) | (numbers >= len(self)))):
-            raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}")
-        return read_by_part(numbers, self._bounds, lambda source, inside: self._reader(source).read_many(inside))
+    def _read(self, records: list[int]) -> list[Any]:
+        return read_by_part(records, self._bounds, lambda source, inside: self._reader(source).read_many(inside))
 
     def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return for each number of a record the position of its source, and the number of the record in the source."""
@@ -359,11 +348,6 @@ def _remedy(url: str) -> str:
         f"write the pack again: if it is of the outputs of a job, ledgerbeam publish LEDGER --as idxpack --output {url}"
         ", which replaces this file, else write_index_pack in Python"
     )
-
-
-def row_bytes(row: Row) -> int:
-    """Return the size of a row in bytes."""
-    return np.dtype(row).itemsize
 
 
 def collection_key(role: str, kind: str, source_spec: Any) -> bytes:

@@ -239,51 +239,37 @@ class _Layout:
     """The rows and the strings of a pack. Checksums and the sizes of sources are still missing in `segments`."""
 
     def __init__(self, collections: Sequence[Collection], keys: Sequence[bytes], packer: _Packer) -> None:
-        strings = _Strings()
-        kinds = [strings.add(collection.kind) for collection in collections]
-        paths = [strings.add(segment.path) for segment in packer.segments]
+        kinds = [collection.kind.encode() for collection in collections]
+        paths = [segment.path.encode() for segment in packer.segments]
+        texts = list(dict.fromkeys([*kinds, *paths]))  # each is stored once
+        places = dict(zip(texts, accumulate(map(len, texts), initial=0), strict=False))
+        strings = b"".join(texts)
         ends = list(packer.ends())
         sizes = [segment.size for segment in packer.segments]
         self.collections = np.zeros(len(collections), COLLECTION)
         self.sequences = np.zeros(sum(map(len, ends)), SEQUENCE)
         self.segments = np.zeros(len(packer.segments), SEGMENT)
-        self.strings = bytes(strings.data).ljust(-(-len(strings.data) // ENTRY) * ENTRY, b"\0")
+        self.strings = strings.ljust(-(-len(strings) // ENTRY) * ENTRY, b"\0")
         parts = (self.collections.nbytes, self.sequences.nbytes, self.segments.nbytes, len(self.strings))
         starts = list(accumulate(parts, initial=HEADER_BYTES))
-        counts = (len(collections), len(self.sequences), len(packer.segments), len(strings.data), sum(sizes))
+        counts = (len(collections), len(self.sequences), len(packer.segments), len(strings), sum(sizes))
         self.sections = [*chain.from_iterable(zip(starts, counts, strict=True))]  # start and number of rows or bytes
         strings_at, payload_at = starts[3:]
         first = 0
         for number, (collection, of_collection) in enumerate(zip(collections, ends, strict=True)):
-            text, size = kinds[number]
+            kind = kinds[number]
             records = of_collection[-1] if of_collection else 0
             place = (keys[number], first, len(of_collection), records)
-            self.collections[number] = (*place, strings_at + text, size, _flags(collection))
+            self.collections[number] = (*place, strings_at + places[kind], len(kind), _flags(collection))
             first += len(of_collection)
         self.sequences["segment"] = list(chain.from_iterable(packer.numbers))
         self.sequences["end"] = list(chain.from_iterable(ends))
-        self.segments["path"] = [strings_at + text for text, _ in paths]
-        self.segments["path_size"] = [size for _, size in paths]
+        self.segments["path"] = [strings_at + places[path] for path in paths]
+        self.segments["path_size"] = list(map(len, paths))
         self.segments["flags"] = [segment.flags for segment in packer.segments]
         self.segments["items"] = [segment.items for segment in packer.segments]
         self.segments["payload"] = list(accumulate(sizes, initial=payload_at))[:-1]
         self.segments["payload_size"] = sizes
-
-
-class _Strings:
-    """The strings of a pack as bytes. Each text is stored once."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self._known: dict[bytes, tuple[int, int]] = {}
-
-    def add(self, text: str) -> tuple[int, int]:
-        """Add a text if it is new. Return its offset and its length in bytes."""
-        encoded = text.encode()
-        if encoded not in self._known:
-            self._known[encoded] = len(self.data), len(encoded)
-            self.data += encoded
-        return self._known[encoded]
 
 
 def _vector(shard: Sequence[int] | NDArray[Any], role: str) -> NDArray[np.uint32]:

@@ -148,7 +148,9 @@ class NumberedRecords(ABC, Generic[_T]):
         Raises:
             IndexError: A number is out of range; also the errors of reading one record.
         """
-        return self._read([self._number(index) for index in indices])
+        if len(indices) < _FEW:
+            return self._read([self._number(index) for index in indices])
+        return self._read(numbers_of(indices, len(self), self.url).tolist())
 
     def read_span(self, start: int, stop: int) -> list[_T]:
         """Read the records `[start, stop)`; IndexMismatchError if there are fewer."""

@@ -130,7 +130,9 @@ class Board:
 
         def change(txn: lmdb.Transaction[bytes]) -> list[Drawn]:
             for key in ended:
-                self._end(txn, key)
+                about = txn.get(key, db=self._work)
+                if about is not None:
+                    txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
             may_take = min(most, txn.stat(self._queue)["entries"] - leaving)
             if may_take <= 0 or not self._may_begin(txn):
                 return []
@@ -156,15 +158,6 @@ class Board:
     def _may_begin(self, txn: lmdb.Transaction[bytes]) -> bool:
         until = self._instructions(txn).until
         return until is None or until >= time.monotonic()
-
-    def ended(self, key: bytes) -> None:
-        """Report that a drawn element is finished, as `draw` does with `ended`."""
-        self._run(lambda txn: self._end(txn, key))
-
-    def _end(self, txn: lmdb.Transaction[bytes], key: bytes) -> None:
-        about = txn.get(key, db=self._work)
-        if about is not None:
-            txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
 
     def is_done(self) -> bool:
         """Return whether workers can stop: no element may be drawn, now or later."""

@@ -253,7 +253,7 @@ def test_others_are_heard_just_before_something_is_claimed(party: Party) -> None
 def test_what_is_in_work_stays_claimed_until_it_has_ended(party: Party) -> None:
     party.meet((39, 40))
     assert (party.draw(), party.draw()) == (0, 1)
-    party.board.ended(b"0001")
+    party.board.draw(0, ended=[b"0001"])
     for seconds, expected in ((11, [True, True]), (31, [True, False])):
         party.other((39, 40))
         party.pass_time(seconds)
@@ -362,7 +362,7 @@ def test_nothing_is_said_of_an_empty_board_but_once_that_it_is_empty(party: Part
     assert party.place.said[-1].seconds == HOLD_SECONDS
     assert party.draw_all() == COUNT
     for n in range(COUNT):
-        party.board.ended(b"%04d" % n)
+        party.board.draw(0, ended=[b"%04d" % n])
     party.pass_time(10)
     party.place.is_away = True
     party.pass_time(10)

@@ -197,10 +197,10 @@ def test_what_is_posted_once_nothing_was_left_is_waited_for(board: Board) -> Non
 def test_an_element_that_has_ended_is_in_work_for_a_while(board: Board) -> None:
     board.post([element(0), element(1)])
     one, two = board.draw(2)
-    board.ended(one.key)
+    board.draw(0, ended=[one.key])
     assert len(board.in_work(time.monotonic() - 10)) == 2
     assert [task.key for task in board.in_work(time.monotonic() + 10)] == [two.key]
-    board.ended(two.key)
+    board.draw(0, ended=[two.key])
     assert board.in_work(time.monotonic() + 10) == []
     assert board.is_empty()
 
