@@ -174,14 +174,6 @@ def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
         )
 
 
-def require_format(found: Any, expected: int) -> None:
-    """Raise CheckpointMismatchError if a checkpoint has another format version."""
-    if found != expected:
-        raise CheckpointMismatchError(
-            f"expected a checkpoint of format {expected}, found {found!r}; use the version of ledgerbeam that wrote it"
-        )
-
-
 def require_shard(saved: Any, own: tuple[int, int]) -> None:
     """Check that a checkpoint belongs to the shard `own` (number, number of shards), or to all if `saved` is None."""
     if saved is not None and tuple(saved) != own:

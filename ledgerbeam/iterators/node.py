@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
-from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
+from ledgerbeam.errors import CheckpointError, CheckpointMismatchError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.tokens import MISSING, Token, maybe_attach_graph_origin
 
@@ -292,7 +292,11 @@ class IteratorNode(ABC):
         if not self.is_checkpointable:
             raise self._not_checkpointable()
         own = self._name
-        identities.require_format(field(state, "format", own), _FORMAT)
+        if (found := field(state, "format", own)) != _FORMAT:
+            raise CheckpointMismatchError(
+                f"expected a checkpoint of format {_FORMAT}, found {found!r}; use the version of ledgerbeam that wrote "
+                "it"
+            )
         identities.require_same(field(state, "graph", own), self.identity(), trust_data=trust_data)
         identities.require_shard(field(state, "shard", own), self._shard)
         epoch, inner = field(state, "epoch", own), field(state, "state", own)

@@ -15,7 +15,6 @@ import json
 import mmap
 import os
 import re
-import stat
 import struct
 import threading
 import zlib
@@ -25,7 +24,7 @@ from typing import NamedTuple
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.model.values import decode, identity, rows, text
-from ledgerbeam.ledger.worker.run_folders import file_errors, is_named
+from ledgerbeam.ledger.worker.run_folders import file_errors, is_locked, is_named, own_file
 
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")
@@ -149,22 +148,12 @@ def has_tasks_in_work(folder: str) -> bool:
     """Return whether a worker, dead or alive, has marked a task."""
     with contextlib.suppress(FileNotFoundError):  # no worker has created the folder yet
         for name in os.listdir(folder):
-            if name.endswith(_SUFFIX) and _length(os.path.join(folder, name)) > len("[]"):
-                return True
+            if name.endswith(_SUFFIX):
+                with own_file(os.path.join(folder, name)) as fd:
+                    head = b"" if fd is None else os.pread(fd, _HEAD.size, 0)
+                if len(head) == _HEAD.size and _HEAD.unpack(head)[0] > len("[]"):
+                    return True
     return False
-
-
-def _length(path: str) -> int:
-    """Return the length of the marks in a file; 0 if it was removed, or is not a regular file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        head = os.pread(fd, _HEAD.size, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    finally:
-        os.close(fd)
-    return int(_HEAD.unpack(head)[0]) if len(head) == _HEAD.size else 0
 
 
 def dead_marks(folder: str) -> list[DeadWorker]:
@@ -174,32 +163,12 @@ def dead_marks(folder: str) -> list[DeadWorker]:
         for name in os.listdir(folder):
             pid, _, _ = name.partition("-")
             if name.endswith(_SUFFIX) and _PID.fullmatch(pid):
-                marks = _marks_of_dead(os.path.join(folder, name))
-                if marks is not None:
-                    found.append(DeadWorker(int(pid), marks))
+                path = os.path.join(folder, name)
+                with own_file(path, os.O_RDWR) as fd:
+                    if fd is not None and not is_locked(fd) and is_named(path, fd):
+                        data = os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0)
+                        found.append(DeadWorker(int(pid), _decode(data)))
     return sorted(found)
-
-
-def _marks_of_dead(path: str) -> list[Mark] | None:
-    """Read the marks of a dead worker; None if the worker is alive, or the file is missing or not a worker's file."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            return None
-        try:
-            # Shared, so that two concurrent inspections do not take each other for the worker.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        if not is_named(path, fd):
-            return None
-        return _decode(os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0))
-    finally:
-        os.close(fd)
 
 
 def _decode(data: bytes) -> list[Mark]:

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ledgerbeam._base.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
@@ -206,23 +206,14 @@ class RunFolders:
 
     def _launcher(self, run: str, folder: int) -> Launcher:
         """Read the marker of a folder. Raises OSError or ValueError if it has no marker of this ledger."""
-        marker = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            found = os.fstat(marker)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        with own_file(MARKER, dir_fd=folder) as marker:
+            if marker is None:
                 raise ValueError("not a file of this user")
             says: Any = decode(os.pread(marker, _MARKER_BYTES, 0))
             if not isinstance(says, dict) or (says.get("ledger"), says.get("run")) != (self._ledger_id, run):
                 raise ValueError("the marker of another ledger or run")
             pid = says.get("pid")
-            lives = False
-            try:
-                fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lives = True
-            return Launcher(run, pid if isinstance(pid, int) else 0, lives)
-        finally:
-            os.close(marker)
+            return Launcher(run, pid if isinstance(pid, int) else 0, is_locked(marker))
 
 
 @contextlib.contextmanager
@@ -247,6 +238,30 @@ def _remove(runs: int, run: str, folder: int) -> None:
         if os.listdir(folder) == [MARKER]:
             os.unlink(MARKER, dir_fd=folder)
             os.rmdir(run, dir_fd=runs)
+
+
+@contextlib.contextmanager
+def own_file(path: str, flags: int = os.O_RDONLY, dir_fd: int | None = None) -> Iterator[int | None]:
+    """Open a file. Yield its descriptor; None if it cannot be opened, or is not a regular file of this user."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError:
+        yield None
+        return
+    try:
+        found = os.fstat(descriptor)
+        yield descriptor if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(descriptor: int) -> bool:
+    """Return whether the process that a file belongs to holds its lock. Several processes may ask at the same time."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def is_named(path: str, descriptor: int) -> bool:
@@ -303,91 +318,37 @@ def _read_notes(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
                 return
 
 
-_MOST_TAKEN = 64  # number of sources that a worker plans before it posts their tasks
-
-
 @dataclass(frozen=True)
-class _SharedNumbers:
-    """Numbers in a file that the processes of a wave share.
+class TaskBudget:
+    """The number of tasks that a wave may still start, in a file that its processes share.
 
     Its methods raise DiskFullError or StorageError if the file cannot be used.
     """
 
     path: str
-    _name: ClassVar[str]
 
     @classmethod
     def below(cls, run_dir: str) -> Self:
-        """Return the numbers of a wave, from its folder."""
-        return cls(os.path.join(run_dir, cls._name))
-
-    def _make(self, *numbers: int) -> None:
-        with file_errors(self.path), open(self.path, "xb") as file:
-            array("Q", numbers).tofile(file)
-
-    def _read(self) -> array[int]:
-        with open(self.path, "rb") as file:
-            return array("Q", file.read())
-
-    @contextlib.contextmanager
-    def _changed(self) -> Iterator[array[int]]:
-        with file_errors(self.path), open(self.path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            numbers = array("Q", file.read())
-            yield numbers
-            file.seek(0)
-            numbers.tofile(file)
-
-
-class TaskBudget(_SharedNumbers):
-    """The number of tasks that may still be started."""
-
-    _name = "task-budget"
+        """Return the budget of a wave, from its folder."""
+        return cls(os.path.join(run_dir, "task-budget"))
 
     def make(self, tasks: int) -> None:
         """Create the file."""
-        self._make(min(tasks, 2**64 - 1))
+        with file_errors(self.path), open(self.path, "xb") as file:
+            array("Q", [min(tasks, 2**64 - 1)]).tofile(file)
 
     def left(self) -> int:
         """Return the number of tasks that may still be started."""
-        with file_errors(self.path, "read"):
-            return self._read()[0]
+        with file_errors(self.path, "read"), open(self.path, "rb") as file:
+            return array("Q", file.read())[0]
 
     def claim(self, tasks: int) -> int:
         """Take at most `tasks` from the budget; return the number taken."""
-        with self._changed() as numbers:
+        with file_errors(self.path), open(self.path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            numbers = array("Q", file.read())
             granted = min(tasks, numbers[0])
             numbers[0] -= granted
+            file.seek(0)
+            numbers.tofile(file)
         return granted
-
-
-class Planning(_SharedNumbers):
-    """The numbers of sources of a wave: all, those that workers have taken, and those that they have planned."""
-
-    _name = "planning"
-
-    def make(self, sources: int) -> None:
-        """Create the file."""
-        self._make(sources, 0, 0)
-
-    def take(self, workers: int) -> range:
-        """Take the next sources to plan, fewer each time, so that all workers end together. Return their positions."""
-        with self._changed() as numbers:
-            sources, taken, _ = numbers
-            share = min(_MOST_TAKEN, -(-(sources - taken) // (2 * workers)))
-            numbers[1] = taken + share
-        return range(taken, taken + share)
-
-    def end(self, sources: int) -> None:
-        """Add `sources` to the number of planned sources, whose tasks are on the board."""
-        with self._changed() as numbers:
-            numbers[2] += sources
-
-    def is_over(self) -> bool:
-        """Return whether all sources are planned; also if there is no file, because the runner plans in another way."""
-        with file_errors(self.path, "read"):
-            try:
-                sources, _, planned = self._read()
-            except FileNotFoundError:
-                return True
-        return sources == planned

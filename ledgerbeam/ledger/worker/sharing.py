@@ -43,7 +43,7 @@ from ledgerbeam.ledger.model.claims import (
 from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.opening import run_folders
-from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
+from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders, own_file
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Instructions
 
 if TYPE_CHECKING:
@@ -352,10 +352,8 @@ class FolderClaims:
 
 def _read_folder_claims(folders: RunFolders, run: str) -> bytes | None:
     """Return the claims of the launcher of a run; None if they cannot be read."""
-    with contextlib.suppress(OSError):
-        path = os.path.join(folders.path, run, _FILE)
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(MOST_BYTES + 1)
+    with contextlib.suppress(OSError), own_file(os.path.join(folders.path, run, _FILE)) as fd:
+        return None if fd is None else os.pread(fd, MOST_BYTES + 1, 0)
     return None
 
 

@@ -32,6 +32,8 @@ _MAP_BYTES = 1 << 26
 _ENDED = struct.Struct("<d")
 _COUNT = struct.Struct("<Q")
 _PAGE = 1000
+_PLANNING = struct.Struct("<QQQ")
+_MOST_TAKEN = 64  # number of sources that a worker plans before it posts their tasks
 
 _Result = TypeVar("_Result")
 
@@ -102,6 +104,31 @@ class Board:
 
     # For workers
 
+    def take_sources(self, workers: int) -> range:
+        """Take the next sources to plan, fewer each time, so that all workers end together. Return their positions."""
+
+        def change(txn: lmdb.Transaction[bytes]) -> range:
+            sources, taken, planned = self._planning(txn)
+            share = min(_MOST_TAKEN, -(-(sources - taken) // (2 * workers)))
+            txn.put(b"planning", _PLANNING.pack(sources, taken + share, planned), db=self._says)
+            return range(taken, taken + share)
+
+        return self._run(change)
+
+    def end_sources(self, number: int) -> None:
+        """Add `number` to the number of planned sources, whose tasks are on the board."""
+
+        def change(txn: lmdb.Transaction[bytes]) -> None:
+            sources, taken, planned = self._planning(txn)
+            txn.put(b"planning", _PLANNING.pack(sources, taken, planned + number), db=self._says)
+
+        self._run(change)
+
+    def _planning(self, txn: lmdb.Transaction[bytes]) -> tuple[int, int, int]:
+        """Return the numbers of sources of `plan`, of those that workers have taken, and of those they have planned."""
+        said = txn.get(b"planning", db=self._says)
+        return _PLANNING.unpack(said) if said else (0, 0, 0)
+
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
         """Put elements on the board. Existing ones stay as they are.
 
@@ -160,9 +187,12 @@ class Board:
         return until is None or until >= time.monotonic()
 
     def is_done(self) -> bool:
-        """Return whether workers can stop: no element may be drawn, now or later."""
+        """Return whether workers can stop: all sources are planned, and no element may be drawn, now or later."""
 
         def look(txn: lmdb.Transaction[bytes]) -> bool:
+            sources, _, planned = self._planning(txn)
+            if planned < sources:
+                return False
             with txn.cursor(self._queue) as cursor:
                 if not cursor.first():
                     return True
@@ -171,6 +201,10 @@ class Board:
         return self._run(look, write=False)
 
     # For the launcher
+
+    def plan(self, sources: int) -> None:
+        """Set the number of sources that workers plan. Without this call, the runner plans in another way."""
+        self._run(lambda txn: txn.put(b"planning", _PLANNING.pack(sources, 0, 0), db=self._says))
 
     def instructions(self) -> Instructions:
         """Return the instructions to the workers."""

@@ -81,19 +81,15 @@ class Cost:
         """Return the cost of this work followed by other work."""
         known = None not in (self.output_bytes, other.output_bytes)
         return Cost(
-            "",
-            self.sources + other.sources,
-            self.tasks + other.tasks,
-            self.read_bytes + other.read_bytes,
-            self.worker_seconds + other.worker_seconds,
-            self.seconds + other.seconds,
-            self.requests + other.requests,
-            self.outputs + other.outputs,
-            (self.output_bytes or 0) + (other.output_bytes or 0) if known else None,
-            self.ledger_bytes + other.ledger_bytes,
-            max(self.memory_bytes, other.memory_bytes),
-            self.basis if self.basis == other.basis else "law",
+            change="",
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
+            output_bytes=(self.output_bytes or 0) + (other.output_bytes or 0) if known else None,
+            memory_bytes=max(self.memory_bytes, other.memory_bytes),
+            basis=self.basis if self.basis == other.basis else "law",
         )
+
+
+_SUMMED = ("sources", "tasks", "read_bytes", "worker_seconds", "seconds", "requests", "outputs", "ledger_bytes")
 
 
 @dataclass

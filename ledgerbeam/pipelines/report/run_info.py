@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import shlex
@@ -134,17 +135,12 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
     if not any(word == "--ledger" or word.startswith("--ledger=") for word in words[:cut]):
         words[cut:cut] = ["--ledger", without_secrets(ledger)]
         cut += 2
-    return _in_folder(shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]]), info)
+    return _in_folder(shlex.join([*words[:cut], f"{ONLY_FAILED}={glob.escape(reason)}", *words[cut:]]), info)
 
 
 def _in_folder(command: str, info: Mapping[str, Any]) -> str:
     folder = info.get("folder", os.getcwd())
     return command if folder == os.getcwd() else f"cd {shlex.quote(folder)} && {command}"
-
-
-def _literal(text: str) -> str:
-    """Return a shell pattern that matches only `text`."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
 def _without(words: Sequence[str], option: str) -> list[str]:

@@ -176,7 +176,11 @@ class IndexCheck:
         index = kind.index_file(source.url, self.location, self.options)
         kind.check_index(index, source, deep=self.deep)
         if self.deep:
-            self._check_content(kind, index, source)
+            if kind.is_indexable:
+                self._check_offsets(kind, index, source)
+            reader = kind.open(source.url, index, self.options, check=False)
+            for start in range(0, index.count, DEEP_CHUNK_RECORDS):
+                reader.read_span(start, min(start + DEEP_CHUNK_RECORDS, index.count))
         return index.count
 
     def _check_columns(self, kind: ColumnFormat, url: str) -> int:
@@ -189,13 +193,6 @@ class IndexCheck:
                     reader.read_span(begin, min(begin + DEEP_CHUNK_RECORDS, start + group.rows))
                 start += group.rows
             return count
-
-    def _check_content(self, kind: OffsetFormat, index: IndexFile, source: FileInfo) -> None:
-        if kind.is_indexable:
-            self._check_offsets(kind, index, source)
-        reader = kind.open(source.url, index, self.options, check=False)
-        for start in range(0, index.count, DEEP_CHUNK_RECORDS):
-            reader.read_span(start, min(start + DEEP_CHUNK_RECORDS, index.count))
 
     def _check_offsets(self, kind: OffsetFormat, index: IndexFile, source: FileInfo) -> None:
         found = index.load()

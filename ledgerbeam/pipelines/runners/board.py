@@ -20,7 +20,6 @@ from typing import NamedTuple
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.worker.reports import timed
-from ledgerbeam.ledger.worker.run_folders import Planning
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
 from ledgerbeam.transforms.chain.base import LedgerHandle, StepWork, fatal_errors
 from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks, this_overlap
@@ -130,7 +129,7 @@ class _Draw(StepWork):
                     most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
                     drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
                     looked, longest = time.monotonic(), 0.0
-                is_over = begun is None and Planning.below(self._place.run_dir).is_over() and self._board().is_done()
+                is_over = begun is None and self._board().is_done()
             if begun is None and ticket.plan_more is not None and ticket.plan_more():
                 continue
             if begun is None:

@@ -22,8 +22,8 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, dead_marks
 from ledgerbeam.ledger.worker.reports import begin_times, end_work, report_error, reported_errors
-from ledgerbeam.ledger.worker.run_folders import Planning, TaskBudget
-from ledgerbeam.ledger.worker.task_board import BoardPlace
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
+from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, task_board
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
@@ -77,14 +77,14 @@ def run_chain(spec: JobSpec, path: str) -> None:
     values = local_values(spec, path)
     (_, planning, (drawing, *doing)) = _phases([*spec.chain_steps(), CommitStep()], values)
     planned, done = Works(planning), Works(doing)
-    progress = Planning.below(str(spec.run_dir))
-    shares = _shares(load_rows(path), progress, spec.workers)
+    board = task_board(str(spec.run_dir))
+    shares = _shares(load_rows(path), board, spec.workers)
 
     def plan_more() -> bool:
         sources = next(shares, [])
         if values.budget is None or values.budget.left():  # else no task of theirs would start
             planned.run(sources)
-        progress.end(len(sources))
+        board.end_sources(len(sources))
         return bool(sources)
 
     done.run(drawing.process(Ticket(plan_more)) or ())
@@ -105,10 +105,10 @@ def _phases(steps: Sequence[ChainStep], values: ChainValues) -> list[list[StepWo
     return phases
 
 
-def _shares(sources: Iterator[PendingSource], progress: Planning, workers: int) -> Iterator[list[PendingSource]]:
+def _shares(sources: Iterator[PendingSource], board: Board, workers: int) -> Iterator[list[PendingSource]]:
     """Yield sources that no other worker plans, until all are taken."""
     passed = 0
-    while taken := progress.take(workers):
+    while taken := board.take_sources(workers):
         yield list(islice(sources, taken.start - passed, taken.stop - passed))
         passed = taken.stop
 

@@ -29,7 +29,6 @@ from ledgerbeam.ledger.worker.run_folders import (
     ALL_TASKS,
     CRASHED_TASKS,
     ISOLATION,
-    Planning,
     RunFolder,
     TaskBudget,
     committed_notes,
@@ -278,8 +277,6 @@ class LocalRunner:
         wave = os.path.join(folder, "wave")
         with file_errors(folder):
             dump_rows(wave, sources)
-            if self._imports != BEAM:
-                Planning.below(folder).make(len(sources))
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
         if any(source.attempts for source in sources):
@@ -287,6 +284,8 @@ class LocalRunner:
         self._started_at = self._started_at or time.monotonic()
         board = self._board = task_board(folder)
         try:
+            if self._imports != BEAM:
+                board.plan(len(sources))
             end = self._wave("chain", folder, wave, listed)
             self._not_drawn = board.undrawn()
             return end

@@ -195,16 +195,14 @@ def _parse(data: bytes, url: str, shards: Sequence[str]) -> list[Members]:
         for modality, keys in members.items():
             if not isinstance(keys, dict) or not modality.startswith("."):
                 raise _mismatch(url, f"expected modalities with a leading dot and their keys, found {modality!r:.80}")
-            wrong = next((key for key, place in keys.items() if not _is_place(place)), None)
+            wrong = next(
+                (key for key, at in keys.items() if type(at) is not int or at % 512 or not 0 <= at < 2**62), None
+            )
             if wrong is not None:
                 raise _mismatch(
                     url, f"expected the byte of a header for {wrong + modality!r} of {name}, found {keys[wrong]!r:.40}"
                 )
     return [index[name] for name in names]
-
-
-def _is_place(place: object) -> bool:
-    return type(place) is int and place % 512 == 0 and 0 <= place < 2**62
 
 
 def _mismatch(url: str, what: str) -> IndexMismatchError:

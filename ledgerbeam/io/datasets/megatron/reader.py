@@ -258,10 +258,7 @@ class MegatronReader:
             IndexError: The document does not exist.
             IndexMismatchError: The document has sequences that do not exist.
         """
-        if (at := operator.index(number)) < 0:
-            at += self.document_count
-        if not 0 <= at < self.document_count:
-            raise IndexError(f"{self.url}: there is no document {number}; it has {self.document_count}")
+        at = number_of(number, self.document_count, self.url, "document")
         start, stop = self.index.document_bounds(at)
         if not 0 <= start <= stop <= len(self):
             raise self.index.mismatch(

@@ -178,9 +178,6 @@ class DaliReader(NumberedRecords[Sample]):
         for number, row in enumerate(rows):
             if len(row) % 4 or not row[0] or not all(map(_is_number, [*row[1::4], *row[2::4]])):
                 raise self._mismatch(f"sample {number}: expected 'extension offset size name', found {row!r:.80}")
-        return self._checked(rows)
-
-    def _checked(self, rows: list[list[str]]) -> _Files:
         fields = list(itertools.chain.from_iterable(rows))
         starts = np.array([int(field) for field in fields[1::4]], np.int64)
         stops = starts + np.array([int(field) for field in fields[2::4]], np.int64)

@@ -237,15 +237,15 @@ def write_wids_index(
         StorageError: The store refused the write.
     """
     url = canonical_url(url)
-    listed = [_row(shard) for shard in sorted(filled(shards, url), key=lambda shard: shard.name)]
+    listed = []
+    for shard in sorted(filled(shards, url), key=lambda shard: shard.name):
+        md5 = getattr(shard, "md5", None)
+        listed.append(
+            {"url": shard.name, **({"md5sum": md5} if md5 else {}), "nsamples": shard.records, "filesize": shard.size}
+        )
     content: dict[str, Any] = {"__kind__": _KIND, "wids_version": 1, "shardlist": listed}
     content |= {key: value for key, value in (("name", name), ("info", info)) if value is not None}
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
-
-
-def _row(shard: ShardLike) -> dict[str, Any]:
-    md5 = getattr(shard, "md5", None)
-    return {"url": shard.name, **({"md5sum": md5} if md5 else {}), "nsamples": shard.records, "filesize": shard.size}
 
 
 def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:

@@ -98,7 +98,13 @@ class ShardWriter:
                 was written, and the writer can still be used.
             DiskFullError: No space is left; also StorageError.
         """
-        self.place(_sample_of(sample, self._pattern))
+        if not isinstance(sample, Sample):
+            key = sample.get("__key__") if isinstance(sample, Mapping) else None
+            if not isinstance(key, str):
+                expected = "a Sample or a mapping with the key under '__key__'"
+                raise RecordError(f"{self._pattern}: expected {expected}, found {sample!r:.80}")
+            sample = Sample(key, {name: sample[name] for name in sample if not str(name).startswith("__")})
+        self.place(sample)
 
     def place(self, sample: Sample) -> tuple[str, list[int]]:
         """Write a sample; return the name of its shard, and the offset of the header of each member."""
@@ -112,16 +118,6 @@ class ShardWriter:
 
     def _name(self, shard: TarWriter) -> str:
         return shard.url[len(self.root) :].lstrip("/")
-
-
-def _sample_of(sample: Sample | Mapping[str, Any], place: str) -> Sample:
-    """Return a sample unchanged, or make one from a mapping with `__key__`; raises RecordError without a key."""
-    if isinstance(sample, Sample):
-        return sample
-    key = sample.get("__key__") if isinstance(sample, Mapping) else None
-    if not isinstance(key, str):
-        raise RecordError(f"{place}: expected a Sample or a mapping with the key under '__key__', found {sample!r:.80}")
-    return Sample(key, {name: sample[name] for name in sample if not str(name).startswith("__")})
 
 
 _NUMBERED = re.compile(r"([0-9]+)")
