@@ -291,7 +291,6 @@ class CommitNotes:
                 data = data[self._file.write(data) :]
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

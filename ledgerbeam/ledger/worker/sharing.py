@@ -118,7 +118,14 @@ class Sharing:
             self._next_read = now + self._interval()
             self._read(names, now)
         valid = ((seen.claims, now - seen.since) for seen in self._seen_claims.values())
-        return [claims for claims, age in valid if claims is not None and self._is_valid(claims, age)]
+        return [
+            claims
+            for claims, age in valid
+            if claims is not None
+            and claims.spans
+            and age < claims.seconds
+            and not (claims.place == self._environment and self._place.has_died(claims))
+        ]
 
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
@@ -139,11 +146,6 @@ class Sharing:
             return None
         return claims if claims.run != self._run else None
 
-    def _is_valid(self, claims: Claims, age: float) -> bool:
-        if not claims.spans or age >= claims.seconds:
-            return False
-        return not (claims.place == self._environment and self._place.has_died(claims))
-
     def _interval(self) -> float:
         return self._place.seconds * max(1.0, len(self._seen_claims) / _CROWD)
 
@@ -160,8 +162,12 @@ class Sharing:
         if is_due:
             self._next_read = min(self._next_read, now)  # read just before claiming
         others = self.others()
-        if bool(others) != board.instructions().shared:
-            self._set_shared(board, shared=bool(others))
+        if others and not board.instructions().shared:  # workers draw only claimed tasks from now on
+            board.instruct(Instructions(shared=True, until=self._lease))
+            board.hold(task.key for task in board.ready(board.left()) if not self._own.holds(task.span))
+        elif not others and board.instructions().shared:
+            board.instruct(Instructions())
+            board.offer_all()
         if is_due:
             self._claim(board, others, now)
         elif others and now >= self._next_look and not board.ready(1):
@@ -169,16 +175,6 @@ class Sharing:
             _, is_left = self._free(board, others, 0)
             if board.instructions().over is is_left:
                 board.instruct(board.instructions()._replace(over=not is_left))
-
-    def _set_shared(self, board: Board, *, shared: bool) -> None:
-        """Let workers draw only claimed tasks of the board if `shared`, else all tasks."""
-        if shared:
-            board.instruct(Instructions(shared=True, until=self._lease))
-            ready = board.ready(board.left())
-            board.hold(task.key for task in ready if not self._own.holds(task.span))
-        else:
-            board.instruct(Instructions())
-            board.offer_all()
 
     def _claim(self, board: Board, others: Sequence[Claims], now: float) -> None:
         interval = self._interval()

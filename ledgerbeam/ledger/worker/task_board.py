@@ -207,11 +207,9 @@ class Board:
         self._run(lambda txn: txn.put(b"planning", _PLANNING.pack(sources, 0, 0), db=self._says))
 
     def instructions(self) -> Instructions:
-        """Return the instructions to the workers."""
         return self._run(self._instructions, write=False)
 
     def instruct(self, instructions: Instructions) -> None:
-        """Set the instructions to the workers."""
         self._run(lambda txn: self._put_instructions(txn, instructions))
 
     def _put_instructions(self, txn: lmdb.Transaction[bytes], instructions: Instructions) -> None:

@@ -71,19 +71,12 @@ class LedgerWriter:
         self._thread = threading.Thread(target=self._flush_by_time, name="ledger-writer", daemon=True)
         self._thread.start()
 
-    def add(self, leaf: Leaf) -> None:
-        """Add a finished task, whose outputs are durable. Commit if there are `max_entries`.
+    def add(self, row: Leaf | Failure) -> None:
+        """Add a finished task, whose outputs are durable, or a failed one. Commit if there are `max_entries`.
 
-        Raises LedgerError if a commit failed, here or earlier in the background; the leaf is kept. UsageError: the
+        Raises LedgerError if a commit failed, here or earlier in the background; the row is kept. UsageError: the
         writer is closed.
         """
-        self._append(leaf)
-
-    def fail(self, failure: Failure) -> None:
-        """Add a failed task; raises like `add`."""
-        self._append(failure)
-
-    def _append(self, row: Leaf | Failure) -> None:
         self._check_process()
         with self._changed:
             if self._closed:

@@ -11,7 +11,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -175,7 +175,12 @@ class RunLineage:
 
         from openlineage.client.facet_v2 import error_message_run, parent_run, processing_engine_run  # noqa: PLC0415
 
-        namespace, name, parent = _parent(self)
+        namespace, name = _namespace(), without_secrets(f"ledger {self.ledger}")
+        parent = run_id_of(self.ledger_id, "")
+        parts = os.environ.get("OPENLINEAGE_PARENT_ID", "").rsplit("/", 2)
+        if len(parts) == 3 and all(parts):
+            with suppress(ValueError):  # not the ID of a run: ignore the variable
+                namespace, name, parent = parts[0], parts[1], str(uuid.UUID(parts[2]))
         facets: dict[str, Any] = {
             "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
                 version("apache-beam"),
@@ -221,17 +226,6 @@ class RunLineage:
 
 def _namespace() -> str:
     return os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
-
-
-def _parent(subject: RunLineage) -> tuple[str, str, str]:
-    """Return namespace, job and ID of the parent run: from OPENLINEAGE_PARENT_ID, else the run of the ledger."""
-    parts = os.environ.get("OPENLINEAGE_PARENT_ID", "").rsplit("/", 2)
-    if len(parts) == 3 and all(parts):
-        try:
-            return parts[0], parts[1], str(uuid.UUID(parts[2]))
-        except ValueError:
-            pass  # not the ID of a run: ignore the variable
-    return _namespace(), without_secrets(f"ledger {subject.ledger}"), run_id_of(subject.ledger_id, "")
 
 
 class RunEnd:

@@ -176,7 +176,9 @@ def run_job(
     if force:
         for pattern in spec.sources().forget_patterns():
             store.forget(pattern)
-    _forget_misread(store)
+    # If the index of a source belongs to other content, tasks that ended before may have used its positions, too.
+    if store.status()["tasks"]["failed"]:
+        store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
     lost = recorded.forget_lost(spec, store) if spec.keeps_shards else 0  # else asked when it is made: they may be gone
     warn_of_lost(lost, reporter)
     runner_name = "local" if is_local else " ".join(word for word in beam_args if word.startswith("--runner"))
@@ -310,12 +312,3 @@ def _warn_of_forgotten(names: Sequence[str], folder: str, reporter: RunConsole) 
             "ledger has forgotten these outputs, because their sources were to be processed again; put the sources "
             "back, or remove these outputs, then run the same command again"
         )
-
-
-def _forget_misread(store: LedgerStore) -> None:
-    """Forget the results of sources if a task has found that their index belongs to other content.
-
-    Tasks of these sources that ended before may have used positions from the wrong index.
-    """
-    if store.status()["tasks"]["failed"]:
-        store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})

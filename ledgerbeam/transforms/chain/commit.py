@@ -93,7 +93,7 @@ class _Commit(StepWork):
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
                 task = element.task
-                writer.fail(
+                writer.add(
                     Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)
                 )
                 return []

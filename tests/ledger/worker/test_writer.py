@@ -86,7 +86,7 @@ def test_nothing_is_committed_before_its_time_and_flush_commits_all(writing: Wri
     one, two, three = leaves_of_split(source, 3)
     writer.add(one)
     writer.add(two)
-    writer.fail(Failure(source.id, three.lineage, "task", "ValueError"))
+    writer.add(Failure(source.id, three.lineage, "task", "ValueError"))
     assert store.totals().tasks == 0
     result = writer.flush()
     assert (result.completed, result.fresh) == ([], 2)
@@ -417,11 +417,11 @@ FAILURE = Failure(plain().id, (), "task", "ValueError")
 def test_failures_count_as_entries_and_are_committed_without_leaves(writing: Writing) -> None:
     sink = KeepingSink()
     writer = writing(sink, max_entries=2)
-    writer.fail(FAILURE)
+    writer.add(FAILURE)
     assert sink.given == []
-    writer.fail(FAILURE)
+    writer.add(FAILURE)
     assert sink.given == [([], [FAILURE, FAILURE])]
-    writer.fail(FAILURE)
+    writer.add(FAILURE)
     writer.flush()
     assert sink.given[1:] == [([], [FAILURE])]
 
@@ -429,7 +429,7 @@ def test_failures_count_as_entries_and_are_committed_without_leaves(writing: Wri
 def test_failures_alone_are_committed_when_their_time_is_up(writing: Writing) -> None:
     sink = KeepingSink()
     writer = writing(sink, interval=0.01)
-    writer.fail(FAILURE)
+    writer.add(FAILURE)
     until = time.monotonic() + 30
     while not sink.given and time.monotonic() < until:
         time.sleep(0.002)
@@ -442,7 +442,7 @@ def test_a_writer_is_not_for_a_forked_process(monkeypatch: pytest.MonkeyPatch) -
     writer.add(leaf_of(plain()))
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: 1)
-        for act in (lambda: writer.add(leaf_of(plain())), lambda: writer.fail(FAILURE), writer.flush):
+        for act in (lambda: writer.add(leaf_of(plain())), lambda: writer.add(FAILURE), writer.flush):
             with pytest.raises(UsageError, match="in a forked process; call shared_writer there"):
                 act()
     assert sink.given == []
@@ -468,12 +468,12 @@ def test_what_came_while_a_commit_failed_waits_behind_what_is_kept(writing: Writ
     sink = KeepingSink()
     writer = writing(sink)
     writer.add(one)
-    writer.fail(FAILURE)
+    writer.add(FAILURE)
     sink.errors.append(DiskFullError("no space"))
 
     def meanwhile() -> None:
         writer.add(two)
-        writer.fail(other)
+        writer.add(other)
 
     sink.before = meanwhile
     with pytest.raises(DiskFullError):

@@ -26,7 +26,6 @@ from ledgerbeam.ledger.model.rows import Totals
 from ledgerbeam.pipelines.console.reporter import counting, print_json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.checks import OFF, parse_audit
-from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.published import content_problem, published_files, size_problem
 from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.job_files import kept_job, take_import_path
@@ -128,8 +127,19 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
     share = None if args.share == OFF else parse_audit(args.share)
     if share is None:
         raise UsageError(f"--share {args.share}: expected a share of the tasks such as 1% or 0.01, up to 100%")
-    spec = _spec(store, args)
-    spec = dataclasses.replace(spec, run=store.runs()[-1]["id"])
+    spec, job, runs = kept_job(store.url, args.storage_options), store.job(), store.runs()
+    take_import_path(spec.import_path)
+    if job is None or spec.identity().fingerprint != job.fingerprint or not runs:
+        raise LedgerError(
+            f"ledger {store.url}: the job of its last run was not stored, as the run did not end; run the job's "
+            "command again, then the audit"
+        )
+    if changed := spec.changed_code():
+        raise JobMismatchError(
+            f"ledger {store.url}: {', '.join(changed)} changed since the job ran, so the results cannot be compared; "
+            "audit with the code of the run"
+        )
+    spec = dataclasses.replace(spec, run=runs[-1]["id"])
     warn = partial(print, file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
         run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=warn, is_separate=True)
@@ -149,21 +159,3 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
     else:
         print(f"audited {count(found.tasks, 'task')}, {found.differ:,} differ")
     return 1 if found.differ else 0
-
-
-def _spec(store: LedgerStore, args: argparse.Namespace) -> JobSpec:
-    spec = kept_job(store.url, args.storage_options)
-    take_import_path(spec.import_path)
-    job = store.job()
-    if job is None or spec.identity().fingerprint != job.fingerprint or not store.runs():
-        raise LedgerError(
-            f"ledger {store.url}: the job of its last run was not stored, as the run did not end; run the job's "
-            "command again, then the audit"
-        )
-    changed = spec.changed_code()
-    if changed:
-        raise JobMismatchError(
-            f"ledger {store.url}: {', '.join(changed)} changed since the job ran, so the results cannot be compared; "
-            "audit with the code of the run"
-        )
-    return spec

@@ -239,27 +239,20 @@ def host_rows(hosts: Sequence[Host]) -> Iterator[list[str]]:
         shown = sorted(by_id.values(), key=lambda run: (len(run.run), run.run))
         name = printable(host.host)
         if len(host.runs) > 1:
-            yield _sum_row(name, host)
+            rate = f"{host.rate('tasks'):,.1f}/s" if host.at_work else ""
+            numbers = [f"{host.total('tasks'):,}", f"{host.total('records'):,}", decimal(host.total("bytes"))]
+            state, failed = f"{len(host.at_work)} at work", f"{host.total('failures'):,}"
+            yield [name, count(len(host.runs), "run"), "", state, *numbers, rate, "", failed, ""]
         for run in shown:
-            yield _run_row(name if len(host.runs) == 1 else "", run)
+            rate = "" if run.rates is None else f"{run.rates['tasks']:,.1f}/s"
+            numbers = [f"{run.tasks:,}", f"{run.records:,}", decimal(run.bytes)]
+            news = "" if run.silent is None else f"{duration(run.silent)} ago"
+            name = name if len(host.runs) == 1 else ""
+            yield [name, run.run, run.engine, run.state, *numbers, rate, _in_work(run), f"{run.failures:,}", news]
 
 
 def _is_open(run: HostRun) -> bool:
     return run.is_at_work or run.state == "silent"
-
-
-def _sum_row(name: str, host: Host) -> list[str]:
-    rate = f"{host.rate('tasks'):,.1f}/s" if host.at_work else ""
-    numbers = [f"{host.total('tasks'):,}", f"{host.total('records'):,}", decimal(host.total("bytes"))]
-    state = f"{len(host.at_work)} at work"
-    return [name, count(len(host.runs), "run"), "", state, *numbers, rate, "", f"{host.total('failures'):,}", ""]
-
-
-def _run_row(name: str, run: HostRun) -> list[str]:
-    rate = "" if run.rates is None else f"{run.rates['tasks']:,.1f}/s"
-    numbers = [f"{run.tasks:,}", f"{run.records:,}", decimal(run.bytes)]
-    news = "" if run.silent is None else f"{duration(run.silent)} ago"
-    return [name, run.run, run.engine, run.state, *numbers, rate, _in_work(run), f"{run.failures:,}", news]
 
 
 def _in_work(run: HostRun) -> str:
