@@ -231,9 +231,6 @@ class Share:
         self.shards = shards
         self._bounds = np.cumsum([0, *(part.length for part in self.todo)], dtype=np.int64)
 
-    def __repr__(self) -> str:
-        return f"Share({list(self.todo)}, shard={self.shard}, shards={self.shards})"
-
     def __len__(self) -> int:
         return count_places(self.total, self.shard, self.shards)
 

@@ -51,7 +51,6 @@ class MergedDistinct:
         self._registers: NDArray[np.uint8] | None = None
 
     def take(self, data: bytes) -> None:
-        """Merge the values of a task."""
         coupons, registers = _read_distinct(data)
         if registers is None and self._registers is None:
             self._coupons = np.union1d(self._coupons, coupons)

@@ -55,7 +55,6 @@ class MergedFrequent(Frequent):
     _lg_items = _LG_MERGED_ITEMS
 
     def take(self, data: bytes) -> None:
-        """Merge the values of a task."""
         rows, offset, total = _read_frequent(data)
         if self._total + total > LIMIT:
             raise ValueError(f"expected weights of at most {LIMIT} in all, found {self._total + total}")
@@ -70,14 +69,12 @@ class MergedFrequent(Frequent):
         return [(text, weight, weight + unknown) for text, weight in _frequent_rows(self._sketch)]
 
     def value(self) -> list[dict[str, Any]]:
-        """Return the heaviest values with their estimates and bounds."""
         return [
             {"value": _plain(text), "estimate": high, "lower": low, "upper": high}
             for text, low, high in self.rows()[:_SHOWN_ITEMS]
         ]
 
     def bounds(self) -> str:
-        """Return the greatest difference between an estimate and the true weight."""
         unknown = self._offset()
         return f"each up to {unknown:,} less" if unknown else ""
 

@@ -41,7 +41,6 @@ class MergedFunctions:
         self.functions.setdefault((number, counts.function), FunctionCounts(counts.function)).add(counts)
 
     def take(self, data: bytes) -> None:
-        """Add the counts of a task. ValueError if the bytes are not such counts."""
         rows = json.loads(unpacked(data))
         if not isinstance(rows, list):
             raise ValueError(f"expected a list of functions, found {shown(rows)}")
@@ -52,16 +51,13 @@ class MergedFunctions:
             self.add(number, FunctionCounts(*fields))
 
     def data(self) -> bytes:
-        """Return the counts as packed JSON."""
         rows = [[number, *vars(counts).values()] for (number, _), counts in sorted(self.functions.items())]
         return packed(json.dumps(rows, separators=(",", ":"), sort_keys=True).encode())
 
     def value(self) -> list[dict[str, Any]]:
-        """Return the counts of each function."""
         return [asdict(counts) for _, counts in sorted(self.functions.items())]
 
     def bounds(self) -> str:
-        """Return an empty text: the counts are exact."""
         return ""
 
 

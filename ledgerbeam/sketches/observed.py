@@ -65,7 +65,6 @@ class MergedObserved:
         self._is_exact = True
 
     def take(self, data: bytes) -> None:
-        """Merge the numbers of a task."""
         facts, values, weights = _read_observed(data)
         if self._facts.count + facts.count > LIMIT:
             raise ValueError(f"expected at most {LIMIT} numbers in all, found {self._facts.count + facts.count}")
@@ -97,7 +96,6 @@ class MergedObserved:
         return _observed_bytes(self._facts, self._values, self._weights.astype(np.uint64))
 
     def value(self) -> dict[str, Any]:
-        """Return count, least, greatest, mean, median and 99th percentile."""
         facts = self._facts
         if not facts.count:
             return {"count": 0, "min": None, "max": None, "mean": None, "p50": None, "p99": None}
@@ -133,7 +131,6 @@ class MergedObserved:
         return own + self._thinned / self._facts.count
 
     def bounds(self) -> str:
-        """Return the error bound of quantiles as text."""
         error = self.rank_error()
         return f"p50 and p99: rank within {100 * error:.2g} %" if error else ""
 

@@ -194,11 +194,9 @@ class Reporter:
         self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line that belongs to the result."""
         self._print(text, sys.stderr if self.as_json else sys.stdout)
 
     def warn(self, text: str) -> None:
-        """Print a warning about the run on standard error."""
         self._print(text, sys.stderr)
 
     def _print(self, text: str, stream: TextIO) -> None:
@@ -229,7 +227,6 @@ class Reporter:
             self._print(f"{now.title}: {now.text()}", sys.stderr)
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Show a running count, whose total is unknown; see the function `counting`."""
         return counting(noun)
 
     def ended(self, result: Result) -> None:

@@ -52,27 +52,21 @@ class PartConsole:
         self.command = console.command
 
     def say(self, text: str) -> None:
-        """Receive a line of the result."""
         self._console.say(text)
 
     def warn(self, text: str) -> None:
-        """Receive a warning about the run."""
         self._console.warn(text)
 
     def progress(self) -> AbstractContextManager[None]:
-        """Return a context in which progress is shown."""
         return self._console.progress()
 
     def update(self, now: RunProgress) -> None:
-        """Receive the progress of the run."""
         self._console.update(replace(now, part=": ".join(filter(None, [self._name, now.part]))))
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a context that shows a running count, whose total is unknown."""
         return self._console.counting(noun)
 
     def ended(self, result: Result) -> None:
-        """Receive the result of the run."""
         self._console.ended(result)
 
 
@@ -94,7 +88,6 @@ class PythonConsole:
         self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Log a line that belongs to the result."""
         _log.info("%s", printable(without_secrets(text)))
 
     def warn(self, text: str) -> None:
@@ -106,7 +99,6 @@ class PythonConsole:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress until the `with` block ends, if progress is on."""
         with self._shown() as bar:
             self._bar = bar
             try:
@@ -129,7 +121,6 @@ class PythonConsole:
         return RunBar(console) if console.is_terminal else nullcontext()
 
     def update(self, now: RunProgress) -> None:
-        """Show the progress of the run."""
         if self._bar is not None:
             self._bar.update(now)
         elif self._progress and self._lines is not None and time.monotonic() - self._last_line > LINE_SECONDS:
@@ -142,7 +133,6 @@ class PythonConsole:
         return counting(noun) if is_shown or self._progress else nullcontext(lambda *_: None)
 
     def ended(self, result: Result) -> None:
-        """Log the result of the run."""
         _log.info("%r", result)
 
 

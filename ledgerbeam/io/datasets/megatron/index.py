@@ -52,7 +52,7 @@ class MegatronIndex:
 
     A local index is mapped, so processes share its memory. For a remote index, `load` reads everything, and other
     methods read only the parts that they need. It may be pickled, shared by threads and used after a fork. With
-    `trailing`, data may follow the arrays, as Megatron allows.
+    `trailing`, data may follow the arrays, as Megatron allows. `MegatronReader` describes the arrays.
     """
 
     def __init__(
@@ -66,9 +66,6 @@ class MegatronIndex:
         self._head = b""
         self._layout: Layout | None = None
         self._content: Bytes | None = None
-
-    def __repr__(self) -> str:
-        return f"MegatronIndex({self.prefix!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_head": b"", "_content": None}
@@ -92,37 +89,32 @@ class MegatronIndex:
                 if len(content) < size:  # the file was truncated after its header was read
                     raise self.mismatch(f"expected an index of {size} bytes, found {len(content)}")
             else:
-                content = self._head if len(self._head) >= size else self._fetch(size)
+                content = self._head
+                if len(content) < size:
+                    loaded, start = bytearray(size), 0
+                    for piece in self._reader.blocks(_REQUEST, _AHEAD, stop=size):
+                        loaded[start : start + len(piece)] = piece
+                        start += len(piece)
+                    content = memoryview(loaded).toreadonly()
             self._content = content
         return content
 
-    def _fetch(self, size: int) -> memoryview:
-        content, start = bytearray(size), 0
-        for piece in self._reader.blocks(_REQUEST, _AHEAD, stop=size):
-            content[start : start + len(piece)] = piece
-            start += len(piece)
-        return memoryview(content).toreadonly()
-
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Length of each sequence in tokens: i32, shape `(N,)`, read-only."""
         return np.frombuffer(self.load(), "<i4", self.layout.sequences, self.layout.lengths_at)
 
     @property
     def pointers(self) -> NDArray[np.int64]:
-        """Offset of each sequence in the `.bin`, in bytes: i64, shape `(N,)`, read-only."""
         return np.frombuffer(self.load(), "<i8", self.layout.sequences, self.layout.pointers_at)
 
     @property
     def documents(self) -> NDArray[np.int64]:
-        """First sequence of each document, and the end of the last one: i64, shape `(documents + 1,)`."""
         if self.layout.fairseq:
             return np.arange(self.layout.sequences + 1)
         return np.frombuffer(self.load(), "<i8", self.layout.entries, self.layout.documents_at)
 
     @property
     def modes(self) -> NDArray[np.int8] | None:
-        """Mode of each sequence: i8, shape `(N,)`, read-only; None if the dataset has none."""
         if not self.layout.modes:
             return None
         return np.frombuffer(self.load(), "i1", self.layout.sequences, self.layout.modes_at)
