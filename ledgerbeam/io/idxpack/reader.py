@@ -220,21 +220,13 @@ class IndexPack:
 
     def _check_rows(self, payload: int, size: int) -> None:
         rows, segments = self._collections["rows"].astype(np.int64), self._segments
-        if (
-            (rows < 0).any()
-            or rows.sum() != len(self._sequences)
-            or (np.cumsum(rows) - rows != self._collections["first"]).any()
-        ):
+        if not _follow(self._collections["first"], rows, 0, len(self._sequences)):
             raise self._damaged("expected each sequence in exactly one collection, found gaps or overlaps")
         if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
             raise self._damaged("a sequence names a segment that does not exist")
         sizes = segments["payload_size"].astype(np.int64)
         width = np.where(segments["flags"] & ARRAY, ITEM_BYTES, ENTRY)
-        if (
-            (sizes < 0).any()
-            or (np.cumsum(sizes) - sizes + payload != segments["payload"]).any()
-            or sizes.sum() != size - payload
-        ):
+        if not _follow(segments["payload"], sizes, payload, size):
             raise self._damaged("expected segments one after another, found gaps or overlaps")
         if (sizes // width != segments["items"]).any() or (sizes % width).any():
             raise self._damaged("the size of a segment does not fit its number of offsets")
@@ -340,6 +332,12 @@ class _PackedIndex(IndexFile):
 
     def mismatch(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(f"{self.url} does not fit {self.source}: {what}; {_remedy(self.url)}")
+
+
+def _follow(starts: NDArray[Any], sizes: NDArray[np.int64], first: int, stop: int) -> bool:
+    """Return whether ranges follow each other from `first` to `stop`."""
+    ends = np.cumsum(sizes) + first
+    return not (sizes < 0).any() and not (ends - sizes != starts).any() and sizes.sum() == stop - first
 
 
 def _remedy(url: str) -> str:

@@ -24,7 +24,7 @@ from ledgerbeam.ledger.model.rows import SetUps, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
-from ledgerbeam.ledger.worker.reports import reported_set_ups, reported_times
+from ledgerbeam.ledger.worker.reports import read_reports, reported_set_ups, reported_times
 from ledgerbeam.ledger.worker.run_folders import (
     ALL_TASKS,
     CRASHED_TASKS,
@@ -49,7 +49,7 @@ from ledgerbeam.pipelines.runners.job_files import (
     launched_job,
     touch,
 )
-from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
+from ledgerbeam.pipelines.runners.profiles import PROFILE_SUFFIX, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.waves import BEAM, WaveEnd, Waves, gathered_waves, imports_of, run_wave
 
 if TYPE_CHECKING:
@@ -385,7 +385,9 @@ class LocalRunner:
 
     def _write_profile(self, url: str, run: str) -> None:
         """Write the profiles of all workers, after success and failure."""
-        found = list(left_profiles(sorted(glob(os.path.join(self._folder.path, _NUMBERED.format("*"))))))
+        folders = sorted(glob(os.path.join(self._folder.path, _NUMBERED.format("*"))))
+        # A process without stacks ended before any work.
+        found = [row for folder in folders for row in read_reports(folder, PROFILE_SUFFIX) if row["stacks"]]
         if not found:
             self._reporter.warn(f"{url}: the profile was not written, because no worker ran long enough")
             return

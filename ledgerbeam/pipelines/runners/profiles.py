@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -15,9 +15,9 @@ from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.files import refuse_foreign
 from ledgerbeam.ledger.model.values import encode
-from ledgerbeam.ledger.worker.reports import at_end, read_reports, report_path, write_report
+from ledgerbeam.ledger.worker.reports import at_end, report_path, write_report
 
-SUFFIX = ".profile"
+PROFILE_SUFFIX = ".profile"
 _LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -58,7 +58,7 @@ class _Profile:
     """
 
     def __init__(self, run_dir: str) -> None:
-        self._path = report_path(run_dir, SUFFIX)
+        self._path = report_path(run_dir, PROFILE_SUFFIX)
         self._numbers: dict[int, int] = {}  # by the id of a function's code, which the list below keeps alive
         self._functions: list[CodeType] = []
         self._seconds: dict[tuple[int, ...], float] = {}
@@ -116,14 +116,6 @@ class _Profile:
 def refuse_no_profile(url: str, options: Options) -> None:
     """Raise UsageError if the URL of a new profile has a file other than an earlier profile."""
     refuse_foreign({url: _LOOKS}, options, kind="an earlier profile")
-
-
-def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the profile of each worker process of some folders, including dead workers."""
-    for folder in run_dirs:
-        for profile in read_reports(folder, SUFFIX):
-            if profile["stacks"]:  # otherwise the process ended before any work
-                yield profile
 
 
 def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:

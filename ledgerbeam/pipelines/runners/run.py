@@ -223,7 +223,10 @@ def run_job(
                     tidied = clean and not runner.deaths and not lost  # others may have replaced lost outputs
                     with folder.alone() as alone:
                         if alone and not elsewhere and not submitted:
-                            _warn_of_foreign(recorded.remove_superseded(spec, store), reporter)
+                            if foreign := recorded.remove_superseded(spec, store):
+                                kept = f"kept {count(len(foreign), 'stale output')} outside of the folders of this job"
+                                shown = without_secrets(foreign[0])
+                                reporter.warn(f"{kept}, such as {shown}; remove those that you do not need")
                             if spec.keeps_shards and store.status()["complete"]:
                                 forgotten = recorded.forgotten_outputs(spec, store)
                                 _warn_of_forgotten(forgotten, str(spec.output), reporter)
@@ -281,12 +284,6 @@ def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:
         return max(0, store.completed_count() - before)
     left = store.status()["sources"]
     return max(0, listed.found - listed.skipped - left["open"] - left["failed"])
-
-
-def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
-    if names:
-        kept = f"kept {count(len(names), 'stale output')} outside of the folders of this job"
-        reporter.warn(f"{kept}, such as {without_secrets(names[0])}; remove those that you do not need")
 
 
 def warn_of_lost(number: int, reporter: RunConsole) -> None:

@@ -206,15 +206,8 @@ class MegatronDocuments(NumberedRecords[Document]):
                 raise self._reader.index.mismatch(
                     f"expected documents in sequences [0, {len(self._reader)}), found a document in [{begin}, {end})"
                 )
-        sequences = iter(self._reader.read_many([at for begin, end in bounds for at in range(begin, end)]))
-        return [
-            _document(
-                list(islice(sequences, end - begin)),
-                None if modes is None else modes[begin:end].tolist(),
-                self._reader.dtype,
-            )
-            for begin, end in bounds
-        ]
+        sequences = self._reader.read_many([at for begin, end in bounds for at in range(begin, end)])
+        return self._documents(sequences, bounds, modes)
 
     def raw(self, index: int) -> bytes:
         return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
@@ -234,10 +227,18 @@ class MegatronDocuments(NumberedRecords[Document]):
         sequences = self._reader.read_span(first, int(ends[-1]))
         modes = index.rows(first, int(ends[-1])).modes
         edges = [0, *(ends - first).tolist()]
-        return [
-            _document(sequences[begin:end], None if modes is None else modes[begin:end].tolist(), self._reader.dtype)
-            for begin, end in pairwise(edges)
-        ]
+        return self._documents(sequences, pairwise(edges), modes)
+
+    def _documents(
+        self, sequences: Iterable[NDArray[Any]], bounds: Iterable[tuple[int, int]], modes: NDArray[np.int8] | None
+    ) -> list[Document]:
+        """Make documents of the sequences in these bounds, which follow each other. The bounds count in `modes`."""
+        rest, made = iter(sequences), []
+        for begin, end in bounds:
+            own = list(islice(rest, end - begin))
+            tokens = np.concatenate(own) if own else np.empty(0, self._reader.dtype)
+            made.append(Document(tokens, list(map(len, own)), None if modes is None else modes[begin:end].tolist()))
+        return made
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         offsets = [] if start == stop else self._offsets.slice(start, stop).tolist()
@@ -251,11 +252,6 @@ class MegatronDocuments(NumberedRecords[Document]):
     def close(self) -> None:
         self._reader.close()
         self._offsets.close()
-
-
-def _document(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dtype[Any]) -> Document:
-    tokens = np.concatenate(sequences) if sequences else np.empty(0, dtype)
-    return Document(tokens, [len(sequence) for sequence in sequences], modes)
 
 
 def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: str = "part") -> tuple[bytes, bytes]:
