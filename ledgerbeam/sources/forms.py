@@ -103,7 +103,7 @@ class PlacedPart:
     values: Sequence[Any] | None  # the records; None if they are lines
     lines: ByteRows | None = None
     span: StreamSpan | None = None  # of the lines, blank ones included
-    notes: Sequence[Any] | None = None  # what a list or a column says about each record
+    notes: Sequence[Any] | None = None  # a value of each record from a list or a column
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:

@@ -108,7 +108,10 @@ class SelectedRecords(NumberedRecords[Any]):
 def _times(url: str, numbers: NDArray[np.int64], weights: Sequence[Any]) -> NDArray[np.int64]:
     """Return how often each record is selected: its weight, rounded up for a share of the records.
 
-    The share is the rest of the weight. A hash of URL and number decides about a record. ValueError: a weight is none.
+    The share is the rest of the weight. A hash of URL and number decides about a record.
+
+    Raises:
+        ValueError: A value is not a weight.
     """
     for weight in weights:
         if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= _MOST_TIMES):

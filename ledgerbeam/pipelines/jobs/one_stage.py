@@ -86,7 +86,7 @@ class SelectJob(ShardJob):
     keeps_columns = True
 
     files: ListedFiles
-    cut: str = ""  # field with the text out of which the ranges are cut; empty for none
+    cut: str = ""  # field from whose text the ranges are cut; empty for none
 
     def sources(self) -> ListedFiles:
         # Rows of columnar files are written without Python objects for them.

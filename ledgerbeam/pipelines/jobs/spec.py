@@ -235,7 +235,7 @@ class JobSpec(ABC):
         return []
 
     def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:
-        """Return shards with the files that they were made from as sources, without what the job read beside them."""
+        """Return shards with files as sources, without the lists that the job also read."""
         return shards
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:  # noqa: ARG002
