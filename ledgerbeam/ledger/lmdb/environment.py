@@ -266,8 +266,10 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
-def row_pages(environment: Environment, table: str, most_bytes: int | None = None) -> Iterator[list[Row]]:
-    """Yield all rows of a table in key order, in pages. A page ends at the row that reaches `most_bytes`, if given.
+def row_pages(
+    environment: Environment, table: str, most_bytes: int | None = None, rows: int = PAGE_ROWS
+) -> Iterator[list[Row]]:
+    """Yield all rows of a table in key order, in pages of `rows`. A page ends at the row that reaches `most_bytes`.
 
     Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. The pages of
     `Transaction.pages` are consistent with each other.
@@ -275,8 +277,8 @@ def row_pages(environment: Environment, table: str, most_bytes: int | None = Non
     whole, start = CompletenessCheck(table), b""
     while True:
         with environment.read() as txn:
-            page = txn.page(table, start, PAGE_ROWS, most_bytes)
-            whole.add_page(txn, [key for key, _ in page])
+            page = txn.page(table, start, rows, most_bytes)
+            whole.add_page(txn, page)
         if not page:
             return
         yield page
@@ -286,16 +288,8 @@ def row_pages(environment: Environment, table: str, most_bytes: int | None = Non
 
 def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> Iterator[list[bytes]]:
     """Yield all keys of a table in order, in pages of `rows`; see `row_pages`."""
-    whole, start = CompletenessCheck(table), b""
-    while True:
-        with environment.read() as txn:
-            page = txn.page_of_keys(table, start, rows)
-            whole.add_page(txn, page)
-        if not page:
-            return
-        yield page
-        start = page[-1] + b"\0"
-        environment.trim()
+    for page in row_pages(environment, table, rows=rows):
+        yield [key for key, _ in page]
 
 
 class CompletenessCheck:
@@ -311,10 +305,10 @@ class CompletenessCheck:
         self._seen += rows
         self._moment = txn.moment if self._moment is None else self._moment
 
-    def add_page(self, txn: Transaction, keys: Sequence[bytes]) -> None:
-        """Add a page of rows with these keys to the rows found. For the last page, also do `end`. Raises ValueError."""
-        self.add(txn, len(keys))
-        if not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
+    def add_page(self, txn: Transaction, page: Sequence[Row]) -> None:
+        """Add a page of rows to the rows found. For the last page, also do `end`. Raises ValueError."""
+        self.add(txn, len(page))
+        if not (page and txn.page(self._table, page[-1][0] + b"\0", 1)):
             self.end(txn)
 
     def end(self, txn: Transaction) -> None:

@@ -151,14 +151,10 @@ class StoredTable(NamedTuple):
 
     def rows(self, found: Sequence[Row]) -> list[Row]:
         """Return rows without their checksums; raises like `value`."""
-        self.check(found)
-        return [(key, summed[: -_SUM.size]) for key, summed in found]
-
-    def check(self, found: Sequence[Row]) -> None:
-        """Check the checksums of rows. Raises ValueError."""
         seeds = map(crc32, map(itemgetter(0), found), repeat(self.seed))
         if not {_WHOLE}.issuperset(map(crc32, map(itemgetter(1), found), seeds)):
             raise self._damage()
+        return [(key, summed[: -_SUM.size]) for key, summed in found]
 
     def _damage(self) -> ValueError:
         return ValueError(f"expected a row of the table {self.name} with its checksum, found another checksum")
@@ -254,7 +250,11 @@ class Transaction:
 
         The page ends with the row at which its values reach `most_bytes`, if it is given.
         """
-        return self._tables[table].rows(self._page(table, start, size, most_bytes))
+        with self._txn.cursor(self._tables[table].handle) as cursor:
+            found = islice(cursor.iternext(), size) if cursor.set_range(start) else iter(())
+            rows = list(found if most_bytes is None else _up_to(found, most_bytes))
+        _check_keys(table, [key for key, _ in rows], start)
+        return self._tables[table].rows(rows)
 
     def pages(self, table: str, start: bytes = b"", most_bytes: int | None = None) -> Iterator[list[Row]]:
         """Yield all rows of a table from the first key >= `start`, in pages; see `page`.
@@ -267,19 +267,6 @@ class Transaction:
             seen, start = seen + len(page), page[-1][0] + b"\0"  # the least key after the last one
         if is_whole:
             self.require_all(table, seen)
-
-    def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
-        """Return the keys of `page`."""
-        found = self._page(table, start, size)
-        self._tables[table].check(found)
-        return [key for key, _ in found]
-
-    def _page(self, table: str, start: bytes, size: int, most_bytes: int | None = None) -> list[Row]:
-        with self._txn.cursor(self._tables[table].handle) as cursor:
-            found = islice(cursor.iternext(), size) if cursor.set_range(start) else iter(())
-            rows = list(found if most_bytes is None else _up_to(found, most_bytes))
-        _check_keys(table, [key for key, _ in rows], start)
-        return rows
 
     def last(self, table: str) -> Row | None:
         """Return the row with the greatest key; None if the table is empty."""
@@ -294,7 +281,7 @@ class Transaction:
             found = cursor.first()
             while found:
                 row = cursor.item()
-                of.check([row])
+                of.rows([row])
                 _check_keys(table, [row[0]], prefix)
                 prefix = row[0][:length]
                 yield prefix

@@ -31,7 +31,6 @@ READERS: dict[str, Callable[[Transaction], object]] = {
     "pop": lambda txn: txn.pop(tables.OUTPUTS, KEY),
     "scan": lambda txn: txn.scan(tables.OUTPUTS, b""),
     "page": lambda txn: txn.page(tables.OUTPUTS, b"", 9),
-    "page_of_keys": lambda txn: txn.page_of_keys(tables.OUTPUTS, b"", 9),
     "last": lambda txn: txn.last(tables.OUTPUTS),
     "prefixes": lambda txn: list(txn.prefixes(tables.OUTPUTS, 16)),
     "delete_prefix": lambda txn: txn.delete_prefix(tables.OUTPUTS, KEY[:1]),

@@ -93,7 +93,6 @@ def test_keys_of_another_length_are_damage(store: LmdbStore, table: str, differe
 
     readers: list[Callable[[Transaction], object]] = [
         lambda txn: txn.page(table, b"", 10),
-        lambda txn: txn.page_of_keys(table, b"", 10),
         lambda txn: txn.scan(table, b""),
         lambda txn: list(txn.prefixes(table, 1)),
     ]
@@ -113,11 +112,8 @@ def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> No
             assert [key for key, _ in txn.scan(OUTPUTS, prefix)] == keys[3 * number : 3 * number + 3]
         assert txn.scan(OUTPUTS, b"\3" * 16) == []
         assert list(txn.prefixes(OUTPUTS, 16)) == prefixes
-        assert [key for key, _ in txn.page(OUTPUTS, keys[2], 4)] == txn.page_of_keys(OUTPUTS, keys[2], 4) == keys[2:6]
-        assert (txn.page(OUTPUTS, b"\xff" * 33, 4), txn.page_of_keys(OUTPUTS, b"\xff" * 33, 4)) == (
-            [],
-            [],
-        )
+        assert [key for key, _ in txn.page(OUTPUTS, keys[2], 4)] == keys[2:6]
+        assert txn.page(OUTPUTS, b"\xff" * 33, 4) == []
         assert txn.get_many(OUTPUTS, [keys[8], keys[0], bytes(32)]) == {keys[0]: b"\1", keys[8]: b"\xff"}
         assert (txn.last(OUTPUTS), txn.last(tables.COMPLETED)) == ((keys[8], b"\xff"), None)
     assert store._write(lambda txn: [key for key, _ in txn.delete_prefix(OUTPUTS, prefixes[1])]) == keys[3:6]
