@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -403,51 +402,28 @@ class Replayer:
         return f"{self._objects.url}/{name}"
 
 
-class _Pauses:
-    """The number of active pauses in all threads, and whether the garbage collector was enabled before the first.
-
-    Folding creates millions of rows without cycles. The search for cycles would take a third of its time.
-    """
-
-    def __init__(self) -> None:
-        self._was_on = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._count:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._count += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._count -= 1
-            if not self._count and self._was_on:
-                gc.enable()
-
-    def forget_parent(self) -> None:
-        """Reset the state in a forked process, which has no other threads."""
-        if self._count and self._was_on:
-            gc.enable()
-        self._reset()
-
-
-_pauses = _Pauses()
+_pauses: list[bool] = []  # whether the garbage collector was enabled before each pause; without a lock, for forks
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector of this process. Use it for one batch of rows, not longer."""
-    _pauses.begin()
+    """Pause the garbage collector of this process. Use it for one batch of rows, not longer.
+
+    Folding creates millions of rows without cycles. The search for cycles would take a third of its time.
+    """
+    _pauses.append(gc.isenabled())
+    gc.disable()
     try:
         yield
     finally:
-        _pauses.end()
+        if _pauses.pop():
+            gc.enable()
 
 
-os.register_at_fork(after_in_child=_pauses.forget_parent)
+def _end_pauses() -> None:
+    if any(_pauses):  # of threads that a forked process does not have
+        gc.enable()
+    _pauses.clear()
+
+
+os.register_at_fork(after_in_child=_end_pauses)

@@ -29,7 +29,7 @@ from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.registration import KEY_NUMBER, Cutoff, are_leaves_due
-from ledgerbeam.ledger.remote.replay import _Pauses, collector_paused, segment_name
+from ledgerbeam.ledger.remote.replay import collector_paused, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from tests.ledger.builders import ONE, TWO, failure_of, leaf_of, leaves_of_split, mark_of, output_of, plain
@@ -703,19 +703,6 @@ def test_an_error_ends_the_pause() -> None:
     with pytest.raises(ValueError, match="what is read"), collector_paused():
         raise ValueError("what is read")
     assert gc.isenabled()
-
-
-def test_a_process_that_is_forked_waits_for_no_thread_of_its_parent() -> None:
-    pauses = _Pauses()
-    pauses.begin()
-    held = pauses._lock
-    with held:  # by a thread that is not in the other process
-        pauses.forget_parent()
-        assert gc.isenabled()
-        pauses.begin()
-        assert not gc.isenabled()
-        pauses.end()
-        assert gc.isenabled()
 
 
 def test_a_process_that_is_forked_after_a_pause_leaves_it_off_that_was_switched_off_since() -> None:
