@@ -14,8 +14,8 @@ import contextlib
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError
@@ -112,20 +112,15 @@ def next_member(read: Callable[[int, int], bytes], position: int, url: str) -> M
             values = {"path": payload.partition(b"\0")[0]} | values
         extended = extended or kind != ord("g")
         if kind == ord("g"):
-            _check_global(_pax(payload, position, url), position, url)
+            for key in _pax(payload, position, url):
+                if key in ("path", "size") or key.startswith("GNU.sparse."):
+                    raise ArchiveError(
+                        f"{url}: the global header at byte {position} sets {key!r} for all later members; expected it "
+                        "in the header of each member, since members are also read alone. Write the archive again"
+                    )
         position += BLOCK + padded(size)
         if kind == ord("g") and not extended:
             start = position
-
-
-def _check_global(values: Mapping[str, bytes], position: int, url: str) -> None:
-    """Raise ArchiveError if a global header changes later members, since a member that is read alone would lack it."""
-    for key in values:
-        if key in ("path", "size") or key.startswith("GNU.sparse."):
-            raise ArchiveError(
-                f"{url}: the global header at byte {position} sets {key!r} for all later members; expected it in the "
-                "header of each member, since members are also read alone. Write the archive again"
-            )
 
 
 def _member(
@@ -267,55 +262,33 @@ class PlainHeaderScan:
 
         `peek` are the bytes of each read: 512, or `PEEK` if the next header is often within it.
         """
-        room = self._next_room()
         if native.compiled is None:
-            return _checked(_scan_file(descriptor, position, room))
-        headers, sizes = self._arrays(room)
-        count = native.compiled.scan_file_headers(descriptor, position, peek, headers, sizes)
-        return Run(headers[:count], sizes[:count], count > 0)
+            return self._scan_each(partial(os.pread, descriptor, BLOCK), position)
+        return self._scan(native.compiled.scan_file_headers, descriptor, position, peek)
 
     def scan_bytes_headers(self, data: bytes, offset: int) -> Run:
         """Scan the plain headers of bytes from an offset on."""
-        room = self._next_room()
         if native.compiled is None:
-            return _checked(_scan_bytes(data, offset, room))
-        headers, sizes = self._arrays(room)
-        count = native.compiled.scan_bytes_headers(data, offset, headers, sizes)
-        return Run(headers[:count], sizes[:count], count > 0)
+            return self._scan_each(lambda at: data[at : at + BLOCK], offset)
+        return self._scan(native.compiled.scan_bytes_headers, data, offset)
 
-    def _next_room(self) -> int:
+    def _scan(self, scan: Callable[..., int], *where: Any) -> Run:
         room, self._room = self._room, _BATCH
-        return room
-
-    def _arrays(self, room: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         if len(self._headers) < room:  # reused, since new memory costs page faults
             self._headers = np.empty((room, BLOCK), np.uint8)
-        return self._headers[:room], np.empty(room, np.uint64)
+        headers, sizes = self._headers[:room], np.empty(room, np.uint64)
+        count = scan(*where, headers, sizes)
+        return Run(headers[:count], sizes[:count], count > 0)
 
-
-def _scan_file(descriptor: int, position: int, count: int) -> list[bytes]:
-    headers: list[bytes] = []
-    pread, add = os.pread, headers.append
-    # Anything unusual ends the scan; `next_member` reads it again and reports errors.
-    with contextlib.suppress(ValueError, OSError):
-        for _ in range(count):
-            header = pread(descriptor, BLOCK, position)
-            position += (int(header[124:135], 8) + 1023) & -512
-            add(header)
-    if headers and len(headers[-1]) < BLOCK:
-        headers.pop()
-    return headers
-
-
-def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
-    headers: list[bytes] = []
-    add, last = headers.append, len(data) - BLOCK
-    with contextlib.suppress(ValueError):
-        while 0 <= offset <= last and len(headers) < count:
-            header = data[offset : offset + BLOCK]
-            offset += (int(header[124:135], 8) + 1023) & -512
-            add(header)
-    return headers
+    def _scan_each(self, read: Callable[[int], bytes], position: int) -> Run:
+        headers: list[bytes] = []
+        room, self._room = self._room, _BATCH
+        # Anything unusual ends the scan; `next_member` reads it again and reports errors.
+        with contextlib.suppress(ValueError, OSError):
+            while len(headers) < room and len(header := read(position)) == BLOCK:
+                position += (int(header[124:135], 8) + 1023) & -512
+                headers.append(header)
+        return _checked(headers)
 
 
 @cache
