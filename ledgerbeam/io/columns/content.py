@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
+from ledgerbeam.io.columns.values import items_of_lists
 from ledgerbeam.io.storage.ranges import RangeReader, SizedFile
 
 _NEXT = 64  # closer ranges are merged
@@ -250,20 +251,12 @@ def _sizes(array: Any) -> NDArray[np.int64]:
         return sum((_sizes(part) for part in array.flatten()), start=np.full(count, _POINTER, np.int64))
     if types.is_union(kind):
         return _union_sizes(array)
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        starts = array.offsets.to_numpy()
-        return _between(array.values, starts, starts + array.sizes.to_numpy())
-    if types.is_fixed_size_list(kind):
-        places = (array.offset + np.arange(count)) * kind.list_size
-        return _between(array.values, places, places + kind.list_size)
-    if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):
-        ends = array.offsets.to_numpy()
-        values = (
-            pa.StructArray.from_arrays([array.keys, array.items], ["key", "item"])
-            if types.is_map(kind)
-            else array.values
-        )
-        return _between(values, ends[:-1], ends[1:])
+    if types.is_nested(kind):
+        items, starts, stops = items_of_lists(array)
+        if not count:
+            return np.empty(0, np.int64)
+        until = np.concatenate([[0], np.cumsum(_sizes(items))])
+        return until[stops] - until[starts] + _POINTER
     if any(is_of(kind) for is_of in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)):
         return _filled(pc.binary_length(array), 0).astype(np.int64) + _POINTER
     width = _POINTER if types.is_null(kind) else max(1, kind.bit_width // 8)
@@ -273,15 +266,6 @@ def _sizes(array: Any) -> NDArray[np.int64]:
 def _filled(array: pa.Array, value: int) -> NDArray[Any]:
     """Return integers as an array, with a value in place of nulls. Only with nulls may pyarrow import pandas."""
     return (array.fill_null(value) if array.null_count else array).to_numpy(zero_copy_only=False)
-
-
-def _between(values: Any, starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the decoded bytes of each list; its items are the values from its start to its stop."""
-    if not len(starts):
-        return np.empty(0, np.int64)
-    first, last = int(starts.min()), int(stops.max())
-    until = np.concatenate([[0], np.cumsum(_sizes(values.slice(first, last - first)))])
-    return until[stops - first] - until[starts - first] + _POINTER
 
 
 def _union_sizes(array: Any) -> NDArray[np.int64]:

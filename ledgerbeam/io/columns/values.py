@@ -29,7 +29,7 @@ of the schema:
 from __future__ import annotations
 
 import datetime as dt
-from itertools import pairwise, repeat
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -159,16 +159,6 @@ def _values(array: pa.Array) -> list[Any]:
         return [None if place is None else words[place] for place in places]
     if types.is_run_end_encoded(kind):
         return _values(pc.run_end_decode(array))
-    if types.is_map(kind):
-        as_lists = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-        keys, items = (_values(part) for part in as_lists.flatten().flatten())
-        return _lists(as_lists, [list(pair) for pair in zip(keys, items, strict=True)])
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _spans(array)
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        flat = _values(array.values)
-        spans = zip(array.offsets.to_pylist(), array.sizes.to_pylist(), array.is_valid().to_pylist(), strict=True)
-        return [flat[start : start + size] if valid else None for start, size, valid in spans]
     if types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         rows: list[Any] = _rows(fields, array.flatten()) if fields else [{} for _ in array]
@@ -176,7 +166,10 @@ def _values(array: pa.Array) -> list[Any]:
             rows = [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
         return rows
     if types.is_nested(kind) and not types.is_union(kind):
-        return _lists(array, _values(array.flatten()))
+        found, starts, stops = items_of_lists(array)
+        items = [[*item.values()] for item in _values(found)] if types.is_map(kind) else _values(found)
+        spans = zip(starts.tolist(), stops.tolist(), array.is_valid().to_pylist(), strict=True)
+        return [items[start:stop] if valid else None for start, stop, valid in spans]
     return _times(array) if types.is_temporal(kind) else array.to_pylist()
 
 
@@ -192,31 +185,24 @@ def _is_special(kind: pa.DataType) -> bool:
     )
 
 
-def _spans(array: pa.Array) -> list[Any]:
-    """Return an array of lists as Python lists; without `flatten`, which can fail for items of extension types."""
-    ends = array.offsets.to_pylist()
-    first = ends[0] if ends else 0
-    flat = _values(array.values.slice(first, ends[-1] - first if ends else 0))
-    spans = zip(pairwise(ends), array.is_valid().to_pylist(), strict=True)
-    return [flat[start - first : stop - first] if valid else None for (start, stop), valid in spans]
+def items_of_lists(array: Any) -> tuple[pa.Array, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the items of an array of lists or maps, and the start and stop of each list among them.
 
-
-def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
-    """Return the lists of an array as Python lists. `flat` has the items of all lists, one after the other."""
-    from_lists: list[Any] = []
-    start = 0
-    lengths = (
-        [array.type.list_size if valid else None for valid in array.is_valid().to_pylist()]
-        if hasattr(array.type, "list_size")
-        else pc.list_value_length(array).to_pylist()
-    )
-    for length in lengths:
-        if length is None:
-            from_lists.append(None)
-        else:
-            from_lists.append(flat[start : start + length])
-            start += length
-    return from_lists
+    Items of maps are structs. Null lists may have items. `flatten` of pyarrow can fail for items of extension types.
+    """
+    kind = array.type
+    if types.is_fixed_size_list(kind):
+        starts = (array.offset + np.arange(len(array))) * kind.list_size
+        stops = starts + kind.list_size
+    elif types.is_list_view(kind) or types.is_large_list_view(kind):
+        starts = array.offsets.to_numpy()
+        stops = starts + array.sizes.to_numpy()
+    else:
+        starts, stops = array.offsets.to_numpy()[:-1], array.offsets.to_numpy()[1:]
+    is_map = types.is_map(kind)
+    items = pa.StructArray.from_arrays([array.keys, array.items], ["key", "item"]) if is_map else array.values
+    first, last = (int(starts.min()), int(stops.max())) if len(array) else (0, 0)
+    return items.slice(first, last - first), starts - first, stops - first
 
 
 def _times(array: pa.Array) -> list[Any]:
