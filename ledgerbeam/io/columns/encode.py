@@ -54,6 +54,7 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
 
     data = io.BytesIO()
+    widest = max((column.nbytes for column in table.columns), default=0) / max(1, len(table))
     writer = pq.ParquetWriter(
         data,
         table.schema,
@@ -61,7 +62,7 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
         compression_level=3,
         data_page_size=page_bytes,
         dictionary_pagesize_limit=page_bytes,  # the dictionary is read with each page
-        write_batch_size=_batch_rows(table, page_bytes),
+        write_batch_size=max(1, min(_ROWS_AT_ONCE, int(page_bytes / (4 * max(widest, 1))))),
         write_page_index=True,
         use_compliant_nested_type=False,  # keeps the names of the items of lists
         store_schema=True,
@@ -70,12 +71,6 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
         for part in row_groups(table, row_group_bytes):
             writer.write_table(part, row_group_size=max(1, len(part)))
     return data.getvalue()
-
-
-def _batch_rows(table: pa.Table, page_bytes: int) -> int:
-    """Return the number of rows after which the writer checks the size of a page: a few times for each page."""
-    widest = max((column.nbytes for column in table.columns), default=0) / max(1, len(table))
-    return max(1, min(_ROWS_AT_ONCE, int(page_bytes / (4 * max(widest, 1)))))
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
@@ -98,22 +93,16 @@ def unified(table: pa.Table) -> pa.Table:
 
     RecordError: the index type of a column is too narrow for the values of all its dictionaries.
     """
-    try:
-        return table.unify_dictionaries()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RecordError(
-            f"column {_not_unified(table)!r}: its dictionaries cannot be joined ({error}); give a --schema with "
-            "wider indices, or use a smaller --task-bytes"
-        ) from error
-
-
-def _not_unified(table: pa.Table) -> str:
+    columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
-            column.unify_dictionaries()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return str(name)
-    return str(table.column_names[0])
+            columns.append(column.unify_dictionaries())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise RecordError(
+                f"column {name!r}: its dictionaries cannot be joined ({error}); give a --schema with wider indices, or "
+                "use a smaller --task-bytes"
+            ) from error
+    return pa.Table.from_arrays(columns, schema=table.schema) if columns else table
 
 
 def fits_one_batch(table: pa.Table, start: int, stop: int) -> bool:

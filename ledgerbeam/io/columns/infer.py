@@ -155,19 +155,17 @@ class _Seen:
             if depth >= MOST_DEPTH:
                 self.is_deep = True
             elif kind == "object":
-                self._add_object(value, depth)
+                for name, part in value.items():
+                    if not isinstance(name, str):
+                        found = f"{type(name).__name__} {name!r:.60}"
+                        raise RecordError(f"expected strings as keys of objects, found {found}")
+                    if name not in self.fields:
+                        self.fields[name] = _Seen(exact=self.exact)
+                    self.fields[name].add(part, depth + 1)
             else:
                 self.items = self.items or _Seen(exact=self.exact)
                 for item in value:
                     self.items.add(item, depth + 1)
-
-    def _add_object(self, value: Mapping[Any, Any], depth: int) -> None:
-        for name, part in value.items():
-            if not isinstance(name, str):
-                raise RecordError(f"expected strings as keys of objects, found {type(name).__name__} {name!r:.60}")
-            if name not in self.fields:
-                self.fields[name] = _Seen(exact=self.exact)
-            self.fields[name].add(part, depth + 1)
 
     @property
     def is_scattered(self) -> bool:

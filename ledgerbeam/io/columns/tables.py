@@ -352,16 +352,20 @@ class _List(TypedColumn):
 
 def _listed(kind: pa.DataType, items: pa.Array, lengths: list[int], mask: pa.Array | None) -> pa.Array:
     """Return an array of lists with the given lengths over consecutive items."""
+    made, whole = _LISTS_OF[type(kind)]
     ends = np.cumsum([0, *lengths])
-    if isinstance(kind, pa.ListViewType):
-        starts = pa.array(ends[:-1], pa.int32())
-        return pa.ListViewArray.from_arrays(starts, pa.array(lengths, pa.int32()), items, type=kind, mask=mask)
-    if isinstance(kind, pa.LargeListViewType):
-        starts = pa.array(ends[:-1], pa.int64())
-        return pa.LargeListViewArray.from_arrays(starts, pa.array(lengths, pa.int64()), items, type=kind, mask=mask)
-    if isinstance(kind, pa.LargeListType):
-        return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), items, type=kind, mask=mask)
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, type=kind, mask=mask)
+    if isinstance(kind, pa.ListViewType | pa.LargeListViewType):
+        starts, sizes = pa.array(ends[:-1], whole), pa.array(lengths, whole)
+        return made.from_arrays(starts, sizes, items, type=kind, mask=mask)
+    return made.from_arrays(pa.array(ends, whole), items, type=kind, mask=mask)
+
+
+_LISTS_OF = {  # the class of arrays of a type of lists, and the type of its offsets
+    pa.ListType: (pa.ListArray, pa.int32()),
+    pa.LargeListType: (pa.LargeListArray, pa.int64()),
+    pa.ListViewType: (pa.ListViewArray, pa.int32()),
+    pa.LargeListViewType: (pa.LargeListViewArray, pa.int64()),
+}
 
 
 class _Map(TypedColumn):
