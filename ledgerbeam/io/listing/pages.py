@@ -227,28 +227,18 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _stat_local(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
-    page = Page()
-    while names:
-        run = _stat_run(folder, names, is_wanted)
-        page.extend(run)
-        names = names[len(run) + 1 :]  # the name after the run was removed meanwhile, or is not wanted
+    """Return those files of a folder that still exist and are wanted."""
+    prefix, page, start = folder.rstrip("/") + "/", Page(), 0
+    while start < len(names):
+        if native.compiled is not None:  # up to the first one that is no file
+            sizes, versions = native.compiled.stat_files(folder, names[start:])
+            urls = [prefix + name for name in names[start : start + len(sizes)]]
+            page.extend(Page(urls, sizes, versions))
+            start += len(sizes)
+        if start < len(names) and (found := _stat_file(url := prefix + names[start], is_wanted)) is not None:
+            page.extend(Page([url], [found.st_size], [str(found.st_mtime_ns)]))
+        start += 1
     return page
-
-
-def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
-    """Return the files `names`, with sizes and versions, up to the first one that is gone or is not a wanted file."""
-    prefix = folder.rstrip("/") + "/"
-    urls = [prefix + name for name in names]
-    sizes: list[int] = []
-    versions: list[str] = []
-    if native.compiled is not None:
-        sizes, versions = native.compiled.stat_files(folder, names)
-    for url in itertools.islice(urls, len(sizes), None):
-        if (found := _stat_file(url, is_wanted)) is None:
-            break
-        sizes.append(found.st_size)
-        versions.append(str(found.st_mtime_ns))
-    return Page(urls[: len(sizes)], sizes, versions)
 
 
 def _stat_file(url: str, is_wanted: Callable[[str], bool]) -> os.stat_result | None:
