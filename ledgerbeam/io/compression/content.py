@@ -114,11 +114,8 @@ class ContentReader(RangeReader):
     def check(self, source: FileInfo) -> None:
         """Raise IndexMismatchError if the seek points are older than the file; also the errors of `size`."""
         self._loaded()
-        if self._is_gzip:
-            points = stat(self._points.url, self.options)
-            if is_older(points, source):
-                seconds = (source.modified_ns - points.modified_ns) / 1e9
-                raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older than the file")
+        if self._is_gzip and (fault := age_fault(stat(self._points.url, self.options), source)):
+            raise points_mismatch(self._points, self._source, fault)
 
     def close(self) -> None:
         """Close both files and drop the kept segments."""

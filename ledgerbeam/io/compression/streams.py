@@ -153,21 +153,15 @@ class _ZstdFrame(Frame):
         return self._unused
 
 
-_decompressors = threading.local()
-
-
-def _zstd_decompressor() -> Any:
-    """Return the decompressor of this thread for whole frames. It is reused, since creating one takes time."""
-    if (found := getattr(_decompressors, "zstd", None)) is None:
-        zstandard = importlib.import_module("zstandard")
-        found = _decompressors.zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
-        _decompressors.size_in, _decompressors.error = zstandard.frame_content_size, zstandard.ZstdError
-    return found
+_decompressors = threading.local()  # the decompressor of each thread for whole frames
 
 
 def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
     """Decompress one Zstandard frame at once; return None unless it is one whole frame of exactly `size` bytes."""
-    decompressor = _zstd_decompressor()
+    if (decompressor := getattr(_decompressors, "zstd", None)) is None:  # reused, since creating one takes time
+        zstandard = importlib.import_module("zstandard")
+        decompressor = _decompressors.zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        _decompressors.size_in, _decompressors.error = zstandard.frame_content_size, zstandard.ZstdError
     try:
         if _decompressors.size_in(data) != size:  # else the size in the frame would be allocated
             return None
@@ -345,18 +339,14 @@ class Expansion:
         found = self._found.setdefault(compression.name, [])
         if len(found) < _MEASURED:
             with suppress(LedgerbeamError):  # the task that reads it reports the error
-                found.append(self._measure(url, compression.name, size))
+                with closing(RangeReader(url, self._options)) as reader:
+                    data = reader.read(0, min(size, _BYTES))
+                made = 0
+                with suppress(LedgerbeamError):  # the data is cut off here
+                    for block in decompressed_pieces(iter([data]), compression.name, url):
+                        made += len(block)
+                found.append(made / len(data))
         return size if not found else max(size, round(size * sum(found) / len(found)))
-
-    def _measure(self, url: str, name: str, size: int) -> float:
-        read = min(size, _BYTES)
-        with closing(RangeReader(url, self._options)) as reader:
-            data = reader.read(0, read)
-        made = 0
-        with suppress(LedgerbeamError):  # the data is cut off here
-            for block in decompressed_pieces(iter([data]), name, url):
-                made += len(block)
-        return made / read
 
 
 ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"  # environment variable that allows pipes in this process and its children
@@ -371,7 +361,7 @@ def is_pipe(url: str) -> bool:
 
 
 def read_pipe(url: str) -> Iterator[bytes]:
-    """Run the command of a pipe and return its output in blocks. Each read runs the command again.
+    """Run the command of a pipe and yield its output in blocks. Each read runs the command again.
 
     With bash, a pipeline (`a | b`) fails if one of its commands fails.
 
@@ -387,10 +377,6 @@ def read_pipe(url: str) -> Iterator[bytes]:
         )
     if not command:
         raise UsageError(f"{url}: expected a command such as 'pipe:zcat a.jsonl.gz', found none")
-    return _output(url, command)
-
-
-def _output(url: str, command: str) -> Iterator[bytes]:
     bash = shutil.which("bash")
     shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
     with (

@@ -93,22 +93,15 @@ def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: 
 
 def _scan(reader: RangeReader, start: int, stop: int, threads: int, name: str = "") -> Iterator[Offsets]:
     if (path := reader.local_path) is None:
-        return _scan_remote(reader, start, stop, name)
+        first = start
+        for data in reader.blocks(_REQUEST, _REQUESTS_AHEAD, start=start, stop=stop):
+            if name and start == first:
+                require_kind(bytes(data[:HEAD]), reader.url, name)
+            yield line_ends(data, start)
+            start += len(data)
+        return
     if name:
         require_kind(reader.read(start, min(start + HEAD, stop)), reader.url, name)
-    return _scan_local(reader, path, start, stop, threads)
-
-
-def _scan_remote(reader: RangeReader, start: int, stop: int, name: str) -> Iterator[Offsets]:
-    first = start
-    for data in reader.blocks(_REQUEST, _REQUESTS_AHEAD, start=start, stop=stop):
-        if name and start == first:
-            require_kind(bytes(data[:HEAD]), reader.url, name)
-        yield line_ends(data, start)
-        start += len(data)
-
-
-def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: int) -> Iterator[Offsets]:
     # With its own descriptor and a reused buffer, since reading into new bytes objects takes twice the time. Not with
     # mmap: if a file is truncated while it is mapped, the process dies.
     with open_local(path, reader.listed) as descriptor:
