@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -153,24 +152,17 @@ class HubDataset:
         return str(made.oid)
 
     def _write(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with _without_bars():
+        has_bars = not are_progress_bars_disabled()
+        if has_bars:
+            disable_progress_bars()
+        try:
             return call(self.url, "write", function, *args, **kwargs)
+        finally:
+            if has_bars:
+                enable_progress_bars()
 
 
 def _sent(operation: CommitOperationAdd) -> str | None:
     """Return the SHA-256 of content that the client uploaded, and then dropped; None if it did not upload it."""
     is_sent = operation.path_or_fileobj == b"" and operation.upload_info.size > 0
     return str(operation.upload_info.sha256.hex()) if is_sent else None
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """Disable the progress bars of the client."""
-    if are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()

@@ -111,7 +111,14 @@ class ObjectFolder:
     def create_new(self, name: str, data: bytes) -> bool:
         """Create an object unless it exists. Return whether it was created; False also if the response was lost."""
         url = f"{self._url}/{name}"
-        return self._link(url, data) if self._local else call(url, "write", self._put, url, data)
+        if not self._local:
+            return call(url, "write", self._put, url, data)
+        with _written_beside(url, data, durable=True) as aside:
+            try:
+                os.link(aside, url)
+            except FileExistsError:
+                return False  # the folder is synced in this case too: an earlier attempt may have failed before that
+            return True
 
     def replace(self, name: str, data: bytes) -> None:
         """Create or replace an object atomically. On a local disk it may be lost in a power failure."""
@@ -146,15 +153,6 @@ class ObjectFolder:
                 return False
             raise
         return True
-
-    def _link(self, path: str, data: bytes) -> bool:
-        """Write a temporary file and link it to the name. False: the name exists, perhaps from a concurrent creator."""
-        with _written_beside(path, data, durable=True) as aside:
-            try:
-                os.link(aside, path)
-            except FileExistsError:
-                return False  # the folder is synced in this case too: an earlier attempt may have failed before that
-            return True
 
     def exists(self, name: str) -> bool:
         """Return whether an object exists: one request for one byte, which bypasses the caches of the client."""

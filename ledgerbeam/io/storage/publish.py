@@ -219,7 +219,10 @@ def _publishing(opened: Sequence[_LocalOutput]) -> Iterator[None]:
 
 def _sync_together(outputs: Sequence[_LocalOutput]) -> None:
     """Sync outputs at the same time, so that they wait for the disk together."""
-    others = [_sync_threads().submit(output.sync) for output in outputs[1:]]
+    # Each process has its own threads, since threads do not survive a fork. If two threads create a pool, the later
+    # pool is unused and has started no thread.
+    pool = _syncing.get(os.getpid()) or _syncing.setdefault(os.getpid(), ThreadPoolExecutor(_SYNCS, "ledgerbeam-sync"))
+    others = [pool.submit(output.sync) for output in outputs[1:]]
     try:
         for output in outputs[:1]:
             output.sync()
@@ -227,13 +230,6 @@ def _sync_together(outputs: Sequence[_LocalOutput]) -> None:
         wait(others)  # no thread uses an output afterwards
     for other in others:
         other.result()
-
-
-def _sync_threads() -> ThreadPoolExecutor:
-    """Return the threads that sync. Each process has its own, since threads do not survive a fork."""
-    found = _syncing.get(os.getpid())
-    # If two threads create a pool, the later pool is unused and has started no thread.
-    return _syncing.setdefault(os.getpid(), ThreadPoolExecutor(_SYNCS, "ledgerbeam-sync")) if found is None else found
 
 
 class _LocalOutput:

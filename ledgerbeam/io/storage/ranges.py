@@ -152,8 +152,16 @@ class RangeReader:
             raise self._meaningless(*bounds[:, wrong[0]].tolist())
         if self._local:
             return self._iterate_local(bounds[0], bounds[1], _LOCAL_GAP if gap is None else gap, max_request)
-        firsts, lasts = bounds.tolist()
-        return iter(self._fetch_merged(firsts, lasts, _REMOTE_GAP if gap is None else gap, max_request))
+        asked = list(zip(*bounds.tolist(), range(len(starts)), strict=True))
+        groups = _merge(asked, _REMOTE_GAP if gap is None else gap, max_request)
+        blocks = self._fetch([group[0] for group in groups], [group[1] for group in groups])
+        pieces = [b""] * len(starts)
+        for (start, stop, members), block in zip(groups, blocks, strict=True):
+            if len(block) != stop - start:
+                raise self._short(start, stop, len(block))
+            for position, first, last in members:
+                pieces[position] = block[first - start : last - start]
+        return iter(pieces)
 
     def blocks(self, size: int, ahead: int = 0, *, start: int = 0, stop: int | None = None) -> Generator[bytes]:
         """Read the bytes `[start, stop)` in order, in blocks of `size` bytes. Threads read `ahead` further blocks."""
@@ -233,17 +241,6 @@ class RangeReader:
             else:
                 yield self._read(start, start + size)
                 descriptor = self._handle.get("fd", -1)
-
-    def _fetch_merged(self, starts: list[int], stops: list[int], gap: int, max_request: int) -> list[bytes]:
-        groups = _merge(list(zip(starts, stops, range(len(starts)), strict=True)), gap, max_request)
-        blocks = self._fetch([group[0] for group in groups], [group[1] for group in groups])
-        pieces = [b""] * len(starts)
-        for (start, stop, members), block in zip(groups, blocks, strict=True):
-            if len(block) != stop - start:
-                raise self._short(start, stop, len(block))
-            for position, first, last in members:
-                pieces[position] = block[first - start : last - start]
-        return pieces
 
     def _read(self, start: int, stop: int) -> bytes:
         if not 0 <= start <= stop:

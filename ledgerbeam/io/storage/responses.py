@@ -278,17 +278,14 @@ def byte_range(start: int | None, stop: int | None) -> str | None:
 
 def require_range(url: str, wanted: str | None, status: int, headers: Mapping[str, str], remedy: str) -> None:
     """Raise StorageError if a response has another range than `wanted`; no check for None, the whole file."""
-    if wanted and not (status == _PARTIAL and _is_range(wanted, headers.get("Content-Range", ""))):
-        raise StorageError(no_ranges_message(url, wanted, status, remedy))
-
-
-def _is_range(wanted: str, found: str) -> bool:
-    """Return whether a range equals the requested one, cut at the end of the file."""
-    if (match := _RANGE.match(found)) is None:
-        return False
-    first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-    ends = last if match[3] == "*" else min(last, int(match[3]) - 1)
-    return (int(match[1]), int(match[2])) == (first, ends)
+    if not wanted:
+        return
+    if status == _PARTIAL and (match := _RANGE.match(headers.get("Content-Range", ""))) is not None:
+        first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+        end = last if match[3] == "*" else min(last, int(match[3]) - 1)  # cut at the end of the file
+        if (int(match[1]), int(match[2])) == (first, end):
+            return
+    raise StorageError(no_ranges_message(url, wanted, status, remedy))
 
 
 def no_ranges_message(url: str, wanted: str | None, status: int, remedy: str) -> str:

@@ -8,6 +8,7 @@ import os
 import stat as stat_modes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -96,19 +97,16 @@ def stat_object(url: str, options: Options | None = None) -> FileInfo:
 def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
     """Return the properties of many sources as `stat` does, in order, with up to `CONCURRENCY` requests at once."""
     if len(urls) > 1 and all(store_of(url).api == "hub" for url in urls):
-        runs = [urls[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(urls), _DESCRIBED_AT_ONCE)]
-        return [info for run in map_ahead(lambda run: _stat_hub(run, options), runs, CONCURRENCY) for info in run]
+        names = [canonical_url(url) for url in urls]
+        runs = [names[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(names), _DESCRIBED_AT_ONCE)]
+        describe = filesystem(names[0], options).describe  # one request for each repository: the Hub limits requests
+        described = map_ahead(lambda run: call(run[0], "read", describe, run), runs, CONCURRENCY)
+        infos = list(chain.from_iterable(described))
+        for url, info in zip(names, infos, strict=True):
+            if info is None:
+                raise storage_error(FileNotFoundError(url), url, "read")
+        return list(map(info_of, names, infos))
     return ask_each(lambda url: stat(url, options), urls)
-
-
-def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
-    """Return the properties of files of the Hub: one request for each repository, since the Hub limits requests."""
-    urls = [canonical_url(url) for url in urls]
-    found = call(urls[0], "read", filesystem(urls[0], options).describe, urls)
-    for url, info in zip(urls, found, strict=True):
-        if info is None:
-            raise storage_error(FileNotFoundError(url), url, "read")
-    return [info_of(url, info) for url, info in zip(urls, found, strict=True)]
 
 
 def require_regular(found: os.stat_result, url: str) -> None:
