@@ -49,7 +49,14 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
     """
     hold_standard_descriptors()
     _look(path, create=create)
-    _refuse_links(path)
+    for name in (DATA_FILE, LOCK_FILE):  # processes that use the path of the target would not see the lock
+        file = os.path.join(path, name)
+        if os.path.islink(file):
+            raise UsageError(
+                f"ledger {path}: expected {file} to be a regular file, found a link to {os.readlink(file)}; nothing "
+                "was changed. Remove the link. If its target is the file of the ledger, move the target here, or give "
+                "the folder of the target as --ledger. A link to a whole folder is allowed"
+            )
     refuse_network_filesystem(path)
     with translated(path):
         if create:
@@ -73,18 +80,6 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
         except BaseException:
             environment.close()
             raise
-
-
-def _refuse_links(path: str) -> None:
-    """Refuse symbolic links as LMDB's files: processes that use the path of the target would not see the lock."""
-    for name in (DATA_FILE, LOCK_FILE):
-        file = os.path.join(path, name)
-        if os.path.islink(file):
-            raise UsageError(
-                f"ledger {path}: expected {file} to be a regular file, found a link to {os.readlink(file)}; nothing "
-                "was changed. Remove the link. If its target is the file of the ledger, move the target here, or give "
-                "the folder of the target as --ledger. A link to a whole folder is allowed"
-            )
 
 
 def require_room(path: str) -> None:

@@ -220,21 +220,15 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
         supersede(txn, page, number)
     if number:
         txn.clear(tables.URLS)
-    else:
-        _disown_unread(txn)
+    for page in () if number else txn.pages(tables.SOURCES):
+        for source, row in page:  # the index of a source that replaced another and has no finished task may be outdated
+            is_read = txn.get(tables.COMPLETED, source) is not None or txn.get(tables.PENDING, source) is not None
+            if read_source_fields(row).get("replaces") and not is_read:
+                txn.put_many(tables.URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])
     for table in tables.OF_A_JOB:
         txn.clear(table)
     txn.delete(tables.META, tables.KEY_TOTALS)
     count_withdrawal(txn)
-
-
-def _disown_unread(txn: Transaction) -> None:
-    """Remove the owner of URLs if it replaced another source and has no finished task: its index may be outdated."""
-    for page in txn.pages(tables.SOURCES):
-        for source, row in page:
-            is_read = txn.get(tables.COMPLETED, source) is not None or txn.get(tables.PENDING, source) is not None
-            if read_source_fields(row).get("replaces") and not is_read:
-                txn.put_many(tables.URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])
 
 
 def count_withdrawal(txn: Transaction) -> None:
@@ -267,22 +261,15 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
         row = txn.get(tables.SOURCES, source)
         if row is None:
             continue
-        _require_urls(txn, source, row)
+        keys = [url_key(url) for url in urls_of(row)]
+        if set(txn.get_many(tables.URLS, keys).values()) != {source}:  # the row of the replacing source is lost
+            url = urls_of(row)[0]
+            raise ValueError(f"{url}: expected the source {source.hex()} at this URL, found another source")
         if number:
             fields = read_source_fields(row)
             if max(*numbers_of(fields), fields.get("back", 0)) > number:
                 continue
         txn.put(tables.GONE, source, b"")
-
-
-def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
-    """Check that a registered source owns its URLs.
-
-    If another source owns one of them, it should have replaced the registered source, but its row is lost: ValueError.
-    """
-    keys = [url_key(url) for url in urls_of(row)]
-    if set(txn.get_many(tables.URLS, keys).values()) != {source}:
-        raise ValueError(f"{urls_of(row)[0]}: expected the source {source.hex()} at this URL, found another source")
 
 
 def come_back(txn: Transaction, source: bytes, number: int) -> None:

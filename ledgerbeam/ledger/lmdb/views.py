@@ -64,7 +64,10 @@ def status(txn: Transaction) -> dict[str, Any]:
         len(txn.scan(tables.FAILED, source)) for source in with_failures & gone
     )
     still_open = known - complete - gone_open - failed
-    _require_rows_behind(txn, complete, still_open)
+    if complete and txn.get(tables.META, tables.KEY_TOTALS) is None:
+        raise ValueError(f"expected the sums of {complete} complete sources in the table {tables.META}, found none")
+    if still_open < 0:
+        raise ValueError(f"expected at least {known - still_open} rows of the table {tables.SOURCES}, found {known}")
     listed = run is not None and bool(run["listing_finished"])
     is_any = complete > 0 or (run is not None and run["listed"] == 0)  # else all sources were forgotten since
     audit = Audit() if job is None else audit_of(all_runs(txn), job.fingerprint)
@@ -81,15 +84,6 @@ def status(txn: Transaction) -> dict[str, Any]:
         "audit": {"tasks": audit.tasks, "differ": audit.differ},
         "last_run": run,
     }
-
-
-def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> None:
-    """Check that the numbers of complete and open sources agree with the rows in the tables. Raises ValueError."""
-    if complete and txn.get(tables.META, tables.KEY_TOTALS) is None:
-        raise ValueError(f"expected the sums of {complete} complete sources in the table {tables.META}, found none")
-    if still_open < 0:
-        found = txn.count(tables.SOURCES)
-        raise ValueError(f"expected at least {found - still_open} rows of the table {tables.SOURCES}, found {found}")
 
 
 def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:

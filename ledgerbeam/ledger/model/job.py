@@ -93,11 +93,12 @@ class Job:
         was = dict(flat_parameters(stored.parameters))
         now = dict(flat_parameters(self.parameters))
         found = [] if stored.pipeline == self.pipeline else [_was_is("pipeline", stored.pipeline, self.pipeline)]
-        names = [name for name in sorted({*was, *now}) if _is_other(was.get(name, _UNSET), now.get(name, _UNSET))]
+        both = {name: (was.get(name, _UNSET), now.get(name, _UNSET)) for name in sorted({*was, *now})}
+        names = [name for name, pair in both.items() if _UNSET in pair or len({*map(_canonical, pair)}) > 1]
         before, after = unpack_texts(stored.texts), unpack_texts(self.with_texts().texts) if names else {}
         shown = set[str]()  # changed lines: several functions may be in one module
         for name in names:
-            change = _change(name, was.get(name, _UNSET), now.get(name, _UNSET), before, after)
+            change = _change(name, *both[name], before, after)
             lines = change.partition("\n")[2]
             found.append(f"{name}: changed in the same lines" if lines in shown else change)
             shown |= {lines} - {""}
@@ -132,10 +133,6 @@ def flat_parameters(value: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
             yield from flat_parameters(item, name)
         else:
             yield name, item
-
-
-def _is_other(before: Any, after: Any) -> bool:
-    return before is _UNSET or after is _UNSET or _canonical(before) != _canonical(after)
 
 
 def _change(name: str, was: Any, now: Any, before: Mapping[str, str], after: Mapping[str, str]) -> str:

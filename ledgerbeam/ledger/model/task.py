@@ -275,7 +275,9 @@ def pack_sources(members: Iterable[Source], target_bytes: int, *, by_folder: boo
             pack, size = [], 0
         pack.append(member)
         size += member.size
-        if size >= target_bytes // 4 and _ends_pack(member, target_bytes):
+        # The probability that a member ends its pack is its share of the target size; the URL is the seed.
+        draw = int.from_bytes(url_key(member.url)[:8], "big")
+        if size >= target_bytes // 4 and draw * target_bytes < member.size * _HASH_RANGE:
             yield Source.pack(pack)
             pack, size = [], 0
     if pack:
@@ -284,9 +286,3 @@ def pack_sources(members: Iterable[Source], target_bytes: int, *, by_folder: boo
 
 def _folder(member: Source) -> str:
     return member.url.rpartition("/")[0]
-
-
-def _ends_pack(member: Source, target_bytes: int) -> bool:
-    """Return whether a member ends its pack. The probability is its share of the target size; the URL is the seed."""
-    draw = int.from_bytes(url_key(member.url)[:8], "big")
-    return draw * target_bytes < member.size * _HASH_RANGE

@@ -147,10 +147,23 @@ def _segments(
     `names`, and `old`: the parts of earlier snapshots, with their checksums.
     """
     yield from _states(cutoff_pages(txn), number)
-    yield from _sources(txn)
+    for page in txn.pages(SOURCES):  # one segment for each number of a registration
+        rows = [decode(row) for _, row in page]
+        found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
+        for own, group in groupby(found, key=itemgetter(0)):
+            columns = ([row[name] for name in ("url", "size", "version", "members") if name in row] for _, row in group)
+            yield Segment(own, sources=[*map(read_source, columns)])
     yield from _open_leaves(objects, txn, names, old)
-    yield from _rest(txn, number)
-    yield from _deletions(objects, txn, [name for name in names if replay.lists_deletions(name)])
+    yield from _states(state_pages(txn), number)
+    for page in txn.pages(RUNS):
+        yield Segment(number, runs={read_run_key(key): decode(row) for key, row in page})
+    gone = [source for source, _ in txn.scan(GONE, b"")]
+    yield Segment(sidecar.read_number(txn, sidecar.KEY_GONE), gone=gone)
+    # The names of deleted outputs, unless former snapshots repeat them; see `UnnamedOutputs`.
+    kept = {decode_superseded(row)[1] for page in txn.pages(SUPERSEDED) for _, row in page}
+    for name, data in replay.read_listed(objects, [name for name in names if replay.lists_deletions(name)]):
+        segment = decode_segment(data, f"{objects.url}/{name}")
+        yield Segment(segment.number, dropped=[name for name in segment.dropped if name not in kept])
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
@@ -169,7 +182,13 @@ def _open_leaves(objects: Objects, txn: Transaction, names: Sequence[str], old: 
     count = 0
     for name, data in replay.read_listed(objects, [*names, *old], old):
         segment = decode_segment(data, f"{objects.url}/{name}")
-        leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
+        leaves = [
+            leaf
+            for leaf in segment.leaves
+            if txn.get(RETIRED, leaf.source_id) is None
+            and txn.get(COMPLETED, leaf.source_id) is None
+            and segment.number >= cutoffs(txn, leaf.source_id)[0]
+        ]
         wanted.setdefault(segment.number, []).extend(leaves)
         count += len(leaves)
         if count >= _PART_LEAVES:
@@ -178,44 +197,10 @@ def _open_leaves(objects: Objects, txn: Transaction, names: Sequence[str], old: 
     yield from _of_leaves(wanted)
 
 
-def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
-    source = leaf.source_id
-    is_open = txn.get(RETIRED, source) is None and txn.get(COMPLETED, source) is None
-    return is_open and number >= cutoffs(txn, source)[0]
-
-
 def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
     for number, leaves in wanted.items():
         for start in range(0, len(leaves), _PART_LEAVES):
             yield Segment(number, leaves=leaves[start : start + _PART_LEAVES])
-
-
-def _sources(txn: Transaction) -> Iterator[Segment]:
-    """Yield the registered sources: for each page of sources, one segment for each number of a registration."""
-    for page in txn.pages(SOURCES):
-        rows = [decode(row) for _, row in page]
-        found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
-        for own, group in groupby(found, key=itemgetter(0)):
-            columns = ([row[name] for name in ("url", "size", "version", "members") if name in row] for _, row in group)
-            yield Segment(own, sources=[*map(read_source, columns)])
-
-
-def _rest(txn: Transaction, number: int) -> Iterator[Segment]:
-    """Yield the other rows of a sidecar that a snapshot keeps: state, runs and gone sources."""
-    yield from _states(state_pages(txn), number)
-    for page in txn.pages(RUNS):
-        runs = {read_run_key(key): decode(row) for key, row in page}
-        yield Segment(number, runs=runs)
-    gone = [source for source, _ in txn.scan(GONE, b"")]
-    yield Segment(sidecar.read_number(txn, sidecar.KEY_GONE), gone=gone)
-
-
-def _deletions(objects: Objects, txn: Transaction, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the names of deleted outputs in segments, unless former snapshots repeat them; see `UnnamedOutputs`."""
-    kept = {decode_superseded(row)[1] for page in txn.pages(SUPERSEDED) for _, row in page}
-    for name, data in replay.read_listed(objects, names):
-        segment = decode_segment(data, f"{objects.url}/{name}")
-        yield Segment(segment.number, dropped=[name for name in segment.dropped if name not in kept])
 
 
 def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:
