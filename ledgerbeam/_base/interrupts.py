@@ -110,7 +110,10 @@ class Interruptible:
     def __enter__(self) -> Self:
         handler = _signal.getsignal(_signal.SIGINT)
         is_ours = handler in (_end, _raise) or isinstance(getattr(handler, "__self__", None), Interruptible)
-        if callable(handler) and not is_ours and _is_main_thread():
+        import threading  # noqa: PLC0415 - commands import this module first
+
+        is_main = threading.current_thread() is threading.main_thread()
+        if callable(handler) and not is_ours and is_main:
             self._before = handler
             _signal.signal(_signal.SIGINT, self._handle)
         self._is_entered = True
@@ -176,12 +179,6 @@ class Interruptible:
                 if not self._waits:
                     return
                 _signal.pthread_kill(self._main, _signal.SIGINT)
-
-
-def _is_main_thread() -> bool:
-    import threading  # noqa: PLC0415 - commands import this module first
-
-    return threading.current_thread() is threading.main_thread()
 
 
 def _must_wait(frame: FrameType | None) -> bool:

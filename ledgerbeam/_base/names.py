@@ -48,7 +48,8 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
     kept = [_part(part, 0, unfit) for part in folders]
     last = _part(last, room, unfit)
     name = "/".join([*kept, _marked(last, path, room) if mark else last])
-    most = _most_bytes(below)
+    above = below if below.startswith("/") else below.partition("://")[2].partition("/")[2]
+    most = (_PATH_BYTES if below.startswith("/") else _KEY_BYTES) - _FOLDER_ROOM - len(_encoded(above))
     if len(_encoded(name)) + room > most:
         folder, slash, last = _cut(name, max(0, most - room - _MARK_BYTES)).rpartition("/")
         name = f"{folder}{slash}{_marked(last, path, room)}"
@@ -151,14 +152,6 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # surrogates for no byte: no file has such a name, but a user can give one
         return text.encode("utf-8", "surrogatepass")
-
-
-def _most_bytes(root: str) -> int:
-    """Return the length of the longest name below a root, in bytes."""
-    if root.startswith("/"):
-        return _PATH_BYTES - _FOLDER_ROOM - len(_encoded(root))
-    key = root.partition("://")[2].partition("/")[2]
-    return _KEY_BYTES - _FOLDER_ROOM - len(_encoded(key))
 
 
 INDEX_ENDING = ".idx"

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from hashlib import blake2b
 from types import (
     BuiltinFunctionType,
-    CellType,
     CodeType,
     FunctionType,
     GetSetDescriptorType,
@@ -311,13 +310,18 @@ class _Follower:
             if is_own(imported):
                 self.parts.modules.add(imported)
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            if not _is_empty(cell):
-                self._capture(repr(variable), cell.cell_contents, name)
+            try:
+                value = cell.cell_contents
+            except ValueError:  # the captured name has no value yet
+                continue
+            self._capture(repr(variable), value, name)
         for variable in global_names(code):
             if variable in function.__globals__:
                 self._capture(repr(variable), function.__globals__[variable], name)
                 self._submodules(function.__globals__[variable], attribute_names(code))
-        for variable, value in _defaults(function):
+        arguments, values = code.co_varnames[: code.co_argcount], function.__defaults__ or ()
+        defaults = dict(zip(arguments[len(arguments) - len(values) :], values, strict=True))
+        for variable, value in (defaults | (function.__kwdefaults__ or {})).items():
             self._capture(f"the default of {variable!r}", value, name)
         self._attributes(function, name)
 
@@ -535,14 +539,6 @@ def _rules(validators: Any) -> Any:
     }
 
 
-def _is_empty(cell: CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:  # the captured name has no value yet
-        return True
-    return False
-
-
 def _source(code: CodeType) -> str:
     """Return the source of code; without a source, as at a prompt, a listing of its instructions."""
     try:
@@ -555,14 +551,6 @@ def _head(kind: type) -> str:
     above = [_short(base) for base in kind.__bases__ if base is not object]
     above += [] if type(kind) is type else [f"metaclass={_short(type(kind))}"]
     return f"class {_short(kind)}({', '.join(above)})"
-
-
-def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    values = function.__defaults__ or ()
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    yield from zip(names[len(names) - len(values) :], values, strict=True)
-    keywords: Mapping[str, Any] = function.__kwdefaults__ or {}
-    yield from keywords.items()
 
 
 def _module_of(target: Any) -> str:

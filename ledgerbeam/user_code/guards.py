@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final, Never, NoReturn
 
 from ledgerbeam.errors import FunctionError
@@ -169,9 +170,11 @@ def describe_error(error: BaseException) -> str:
     """
     if type(error) is ReportedError:
         return error.described or error.message
-    place = _last_frame(error)
+    frame, line = _last_frame(error)
+    file = "" if frame is None else frame.f_code.co_filename
+    place = "unknown place" if frame is None else _plain(f"{file}:{line}", _MOST_CHARACTERS)
     what = f"{error_name(error)}: {message_of(error)}"
-    return what if place.startswith(_IMPORT) else f"{what} (at {place})"
+    return what if file.startswith(_IMPORT) else f"{what} (at {place})"
 
 
 def message_of(error: BaseException) -> str:
@@ -182,22 +185,19 @@ def message_of(error: BaseException) -> str:
         return f"(its text cannot be read: {error_name(second)})"
 
 
-def _last_frame(error: BaseException) -> str:
-    """Return ``file:line`` of the place where `error` was raised."""
-    frames = traceback.StackSummary.extract(
-        traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
-    )
-    return _plain(f"{frames[-1].filename}:{frames[-1].lineno}", _MOST_CHARACTERS) if frames else "unknown place"
+def _last_frame(error: BaseException) -> tuple[FrameType | None, int]:
+    """Return the frame that raised `error`, and its line there."""
+    frames = list(traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)))
+    return frames[-1] if frames else (None, 0)
 
 
 def raised_at(error: BaseException) -> str:
     """Return ``package/file.py:line`` of the place where `error` was raised, independent of the installation folder."""
     if type(error) is ReportedError:
         return error.at
-    frames = list(traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)))
-    if not frames:
+    frame, line = _last_frame(error)
+    if frame is None:
         return ""
-    frame, line = frames[-1]
     module, parts = frame.f_globals.get("__name__"), frame.f_code.co_filename.split(os.sep)
     depth = 1 + (module.count(".") if type(module) is str else 0) + (parts[-1] == "__init__.py")
     return _plain(f"{'/'.join(parts[-depth:])}:{line}", _MOST_CHARACTERS)

@@ -108,17 +108,14 @@ def reference_to(target: Any) -> str | None:
     if inspect.isfunction(target):  # a wrapper has the name of the wrapped function, but its own code
         names.append((target.__globals__.get("__name__"), getattr(target.__code__, "co_qualname", None)))
     for module, name in names:
-        if isinstance(module, str) and isinstance(name, str) and _leads_to(module, name, target):
-            return f"{module}:{name}"
+        if isinstance(module, str) and isinstance(name, str):
+            found: Any = sys.modules.get(module)
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            is_method = inspect.ismethod(found) and found == target  # methods are created on each access
+            if (found is target or is_method) and is_found(module):
+                return f"{module}:{name}"
     return None
-
-
-def _leads_to(module: str, name: str, target: Any) -> bool:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    is_same = found is target or (inspect.ismethod(found) and found == target)  # methods are created on each access
-    return is_same and is_found(module)
 
 
 def is_found(name: str) -> bool:
@@ -377,7 +374,9 @@ def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterat
             case ast.Import(names=aliases):
                 yield from (alias.name for alias in aliases)
             case ast.ImportFrom(module=module, names=aliases, level=level):
-                yield from _imported_from(_absolute("." * level + (module or ""), package), aliases)
+                if above := _absolute("." * level + (module or ""), package):
+                    yield above
+                    yield from (f"{above}.{_STAR if alias.name == '*' else alias.name}" for alias in aliases)
             case ast.Call(func=function, args=arguments, keywords=keywords):
                 called = getattr(function, "attr", None) or getattr(function, "id", None)
                 given = {word.arg: word.value for word in keywords}
@@ -425,12 +424,6 @@ def _exported_names(source: bytes) -> list[str] | None:
         mentions -= 1
         found += names
     return None if mentions else found
-
-
-def _imported_from(source: str, aliases: list[ast.alias]) -> Iterator[str]:
-    if source:
-        yield source
-        yield from (f"{source}.{_STAR if alias.name == '*' else alias.name}" for alias in aliases)
 
 
 def _absolute(name: str, package: str) -> str:
