@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import lmdb
@@ -142,7 +142,6 @@ class Environment:
                 self._grow_map(size)
 
     def _adopt_map(self) -> None:
-        """Adopt the size of the memory map after another process has enlarged it."""
         with self.gate.alone(), translated(self.path):
             self._env.set_mapsize(0)
 
@@ -274,11 +273,15 @@ def row_pages(
     Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. The pages of
     `Transaction.pages` are consistent with each other.
     """
-    whole, start = CompletenessCheck(table), b""
+    start, seen, first = b"", 0, -1
     while True:
         with environment.read() as txn:
             page = txn.page(table, start, rows, most_bytes)
-            whole.add_page(txn, page)
+            first = txn.moment if first < 0 else first
+            seen += len(page)
+            is_last = not (page and txn.page(table, page[-1][0] + b"\0", 1))
+            if is_last and txn.moment == first:  # nothing was written meanwhile, so no row may be missing
+                txn.require_all(table, seen)
         if not page:
             return
         yield page
@@ -290,28 +293,3 @@ def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> It
     """Yield all keys of a table in order, in pages of `rows`; see `row_pages`."""
     for page in row_pages(environment, table, rows=rows):
         yield [key for key, _ in page]
-
-
-class CompletenessCheck:
-    """A check that all rows were found when a table was read in pages; skipped if something was written meanwhile."""
-
-    def __init__(self, table: str) -> None:
-        self._table = table
-        self._moment: int | None = None
-        self._seen = 0
-
-    def add(self, txn: Transaction, rows: int) -> None:
-        """Add `rows`, the number of rows read in this transaction, to the number of rows found."""
-        self._seen += rows
-        self._moment = txn.moment if self._moment is None else self._moment
-
-    def add_page(self, txn: Transaction, page: Sequence[Row]) -> None:
-        """Add a page of rows to the rows found. For the last page, also do `end`. Raises ValueError."""
-        self.add(txn, len(page))
-        if not (page and txn.page(self._table, page[-1][0] + b"\0", 1)):
-            self.end(txn)
-
-    def end(self, txn: Transaction) -> None:
-        """Check that no row is missing, unless something was written meanwhile. Raises ValueError."""
-        if self._moment == txn.moment:
-            txn.require_all(self._table, self._seen)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.ledger.lmdb import accounts, tables
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
-from ledgerbeam.ledger.lmdb.environment import CompletenessCheck, Environment, key_pages, row_pages
+from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed, read_failure
 from ledgerbeam.ledger.lmdb.jobs import all_runs, last_run, read_job
@@ -193,9 +193,9 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     """Yield the recorded outputs, by source URL, then first record, then name."""
-    whole = CompletenessCheck(tables.OUTPUTS)
+    seen = 0
     with environment.read() as txn:
-        whole.add(txn, 0)  # before the listing of the sources whose outputs are read
+        first = txn.moment  # before the listing of the sources whose outputs are read
     with translated(environment.path):
         sources = [
             (*_file_of(read_source_fields(row)), source)
@@ -209,9 +209,9 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
             for *file, source in sources[start : start + _SOURCES_A_TRANSACTION]:
                 of_source = _output_rows(txn, source, file, [row for _, row in txn.scan(tables.OUTPUTS, source)])
                 rows += sorted(of_source, key=attrgetter("output.first", "output.name"))
-            whole.add(txn, len(rows))
-            if start + _SOURCES_A_TRANSACTION >= len(sources):
-                whole.end(txn)
+            seen += len(rows)
+            if start + _SOURCES_A_TRANSACTION >= len(sources) and txn.moment == first:
+                txn.require_all(tables.OUTPUTS, seen)  # nothing was written meanwhile
         yield from rows
         environment.trim()
 
