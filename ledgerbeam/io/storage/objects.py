@@ -21,7 +21,7 @@ from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
-from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish
 from ledgerbeam.io.storage.responses import http_status, storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
@@ -113,21 +113,33 @@ class ObjectFolder:
         url = f"{self._url}/{name}"
         if not self._local:
             return call(url, "write", self._put, url, data)
-        with _written_beside(url, data, durable=True) as aside:
+        folder, is_new = os.path.dirname(url), False
+        try:
+            make_folders(folder)
+            descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
             try:
-                os.link(aside, url)
-            except FileExistsError:
-                return False  # the folder is synced in this case too: an earlier attempt may have failed before that
-            return True
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                with contextlib.suppress(FileExistsError):
+                    os.link(aside, url)
+                    is_new = True
+            finally:
+                os.unlink(aside)
+            sync_folder(folder)  # also of an existing name: an earlier attempt may have failed before that
+        except OSError as error:
+            raise storage_error(error, url, "write") from error
+        return is_new
 
     def replace(self, name: str, data: bytes) -> None:
-        """Create or replace an object atomically. On a local disk it may be lost in a power failure."""
+        """Create or replace an object atomically."""
         url = f"{self._url}/{name}"
         if not self._local:
             call(url, "write", self._store.pipe_file, url, data)
             return
-        with _written_beside(url, data, durable=False) as aside:
-            os.replace(aside, url)
+        with publish(url) as file:
+            file.write(data)
 
     def _put(self, url: str, data: bytes) -> bool:
         store = self._store
@@ -198,32 +210,6 @@ class ObjectFolder:
                 continue
 
 
-@contextlib.contextmanager
-def _written_beside(path: str, data: bytes, *, durable: bool) -> Iterator[str]:
-    """Write a temporary file beside a path, and remove it after the body. With `durable`, sync it and its folder."""
-    folder = os.path.dirname(path)
-    try:
-        if durable:
-            make_folders(folder)
-        else:
-            os.makedirs(folder, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    os.fsync(descriptor)
-            yield aside
-        finally:
-            with contextlib.suppress(FileNotFoundError):  # the body has renamed it
-                os.unlink(aside)
-        if durable:
-            sync_folder(folder)
-    except OSError as error:
-        raise storage_error(error, path, "write") from error
-
-
 def _raise_unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise storage_error(error, str(error.filename), "list") from error
@@ -262,20 +248,15 @@ def _list_local(root: str) -> Iterator[FilePage]:
                 while found := list(islice(entries, _PAGE)):
                     names = [entry.name for entry in found if not entry.is_dir()]
                     waiting += [f"{below}{entry.name}/" for entry in found if entry.is_dir(follow_symlinks=False)]
-                    yield _described(folder, below, names)
+                    sizes = sizes_of(folder, names)
+                    if -1 in sizes:  # files that were removed meanwhile, and broken links
+                        there = [size >= 0 for size in sizes]
+                        names, sizes = list(compress(names, there)), list(compress(sizes, there))
+                    yield FilePage([below + name for name in names], sizes)
         except (FileNotFoundError, NotADirectoryError):
             continue  # it does not exist, or was removed meanwhile
         except OSError as error:
             raise storage_error(error, folder, "list") from error
-
-
-def _described(folder: str, below: str, names: list[str]) -> FilePage:
-    """Return the files with their sizes. Files that were removed meanwhile, and broken links, are left out."""
-    sizes = sizes_of(folder, names)
-    if -1 in sizes:
-        there = [size >= 0 for size in sizes]
-        names, sizes = list(compress(names, there)), list(compress(sizes, there))
-    return FilePage([below + name for name in names], sizes)
 
 
 def sizes_of(folder: str, names: list[str]) -> list[int]:
