@@ -42,7 +42,9 @@ class Sieve:
     def __init__(self, own: OwnFiles, patterns: Sequence[str]) -> None:
         self.left_out = 0
         self._form = re.compile(rf"(?:{own.form})\Z")
-        self._named = _spellings(own.output)
+        output = own.output
+        names = set() if output is None else {output, os.path.realpath(output)} if is_local(output) else {output}
+        self._named = tuple(f"{name.rstrip('/')}/" for name in sorted(names))
         whole: list[str] = []
         mixed: list[str] = []
         for base in map(fixed_part, patterns):
@@ -121,13 +123,6 @@ def _below(folder: str, base: str) -> str | None:
     return folder[len(base) + 1 :] if folder.startswith(f"{base}/") else None
 
 
-def _spellings(folder: str | None) -> tuple[str, ...]:
-    if folder is None:
-        return ()
-    names = {folder, os.path.realpath(folder)} if is_local(folder) else {folder}
-    return tuple(f"{name.rstrip('/')}/" for name in sorted(names))
-
-
 RequireSource: TypeAlias = Callable[[str], object]
 """Raises a `LedgerbeamError` if a name does not belong to a source. The result depends only on the part of the base
 name after its first dot."""
@@ -163,7 +158,10 @@ class NameSieve:
 
     def keep(self, page: Page, pattern: Pattern) -> Page:
         """Return the sources of a page, which has the matches of a pattern with wildcards."""
-        if self._all_are(pattern):
+        if self._decided is None or self._decided[0] is not pattern:  # by the ending that all of its matches have
+            ending = _UP_TO_WILDCARD.sub("", pattern.parts[-1].text)
+            self._decided = pattern, "." in ending and self._is_source(f"{pattern.base}/x{ending}", probe=True)
+        if self._decided[1]:
             return page
         endings = [url.rpartition("/")[2].partition(".")[2] for url in page.urls]
         verdicts = {ending: self._is_source(url) for ending, url in zip(endings, page.urls, strict=True)}
@@ -173,13 +171,6 @@ class NameSieve:
         self._left_out.passed_over += kept.count(False)
         self._left_out.example = self._left_out.example or page.urls[kept.index(False)]
         return page.select(kept)
-
-    def _all_are(self, pattern: Pattern) -> bool:
-        """Return whether all matches of a pattern are sources, by the ending that all of them have."""
-        if self._decided is None or self._decided[0] is not pattern:
-            ending = _UP_TO_WILDCARD.sub("", pattern.parts[-1].text)
-            self._decided = pattern, "." in ending and self._is_source(f"{pattern.base}/x{ending}", probe=True)
-        return self._decided[1]
 
     def _is_source(self, url: str, *, probe: bool = False) -> bool:
         try:

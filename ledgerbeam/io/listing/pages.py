@@ -367,14 +367,18 @@ def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
             files = [name for name in names if not name.endswith("/")]
             yield [folder + name for name in files if part.select(list(_spellings(part, name)))]
         for name in reversed(names):
-            reached = _below_link(pattern.parts, states, name.removesuffix("/")) if name.endswith("/") else frozenset()
-            if reached:
+            reached = [
+                below(pattern.parts, frozenset({state}), spelling)
+                for state in (states if name.endswith("/") else ())
+                for spelling in _spellings(pattern.parts[state], name.removesuffix("/"))
+            ]
+            if any(reached):
                 if folder.count("/") - pattern.base.count("/") > _DEEPEST:
                     raise StorageError(
                         f"{folder}: it is more than {_DEEPEST} folders deep; its server may generate folders without "
                         "end. Give a pattern without **, or a list with --sources-from"
                     )
-                waiting.append((folder + name, reached))
+                waiting.append((folder + name, frozenset().union(*reached)))
 
 
 def _links(folder: str, options: Options | None) -> list[str]:
@@ -388,21 +392,9 @@ def _links(folder: str, options: Options | None) -> list[str]:
     links = {url.removeprefix(folder) for url in map(unescape, found) if url.startswith(folder)}
     # Skip links with a scheme such as `mailto:a`; a name with a colon is written `./a:b`.
     names = {link.removeprefix("./") for link in links if not _SCHEME.match(link)}
-    return sorted(name for name in names if _is_next_level(name))
-
-
-def _is_next_level(name: str) -> bool:
-    """Return whether a link leads to a file or folder in the folder of its page.
-
-    Other hosts and folders, parent folders and queries do not count: Apache uses links with queries to sort its pages.
-    """
-    plain = unquote(name.removesuffix("/"))
-    return plain not in ("", ".", "..") and not set(plain) & {"/", "\\", "\0"} and not set(name) & {"?", "#"}
-
-
-def _below_link(parts: tuple[Part, ...], states: frozenset[int], name: str) -> frozenset[int]:
-    reached = (below(parts, frozenset({s}), spelling) for s in states for spelling in _spellings(parts[s], name))
-    return frozenset().union(*reached)
+    plain = ((unquote(name.removesuffix("/")), name) for name in names if not set(name) & {"?", "#"})
+    # Other hosts and folders, parent folders and queries do not count: Apache sorts its pages by links with queries.
+    return sorted(name for part, name in plain if part not in ("", ".", "..") and not set(part) & {"/", "\\", "\0"})
 
 
 def _spellings(part: Part, name: str) -> set[str]:

@@ -88,7 +88,6 @@ def fetch_many(
 
 
 def _final(error: BaseException, url: str, listed: FileInfo | None) -> StorageError:
-    """Return the error to raise for a failed read."""
     worded = storage_error(error, url, "read")
     if listed is None:
         return worded

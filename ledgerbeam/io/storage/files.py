@@ -53,9 +53,12 @@ def read_many_files(
         ChangedSourceError: A source changed since it was listed; also the errors of `stat`.
     """
     names = [canonical_url(url) for url in urls]
-    found: dict[int, bytes] = {
-        i: _read_local(url, None if listed is None else listed[i]) for i, url in enumerate(names) if is_local(url)
-    }
+    found: dict[int, bytes] = {}
+    for i, url in enumerate(names):
+        if is_local(url):
+            of = None if listed is None else listed[i]
+            with open_local(url, of) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
+                found[i] = file.readall()
     if rest := [i for i in range(len(names)) if i not in found]:
         store = filesystem(names[rest[0]], options)
         whole = store_of(names[rest[0]]).whole_read
@@ -64,11 +67,6 @@ def read_many_files(
         contents = fetch_many(store, [names[i] for i in rest], nothing, nothing, versions, **whole)
         found.update(zip(rest, contents, strict=True))
     return [found[i] for i in range(len(names))]
-
-
-def _read_local(url: str, listed: FileInfo | None) -> bytes:
-    with open_local(url, listed) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
-        return file.readall()
 
 
 def delete(url: str, options: Options | None = None) -> None:

@@ -7,7 +7,7 @@ the Xet hash in a bucket. So a commit that does not change a file keeps its vers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from huggingface_hub import HfFileSystem, hf_hub_url
@@ -72,7 +72,16 @@ class HubFileSystem(HfFileSystem):
         hf_raise_for_status(answer)
         url = self.unstrip_protocol(path)
         require_range(url, wanted, answer.status_code, answer.headers, "download the file to a local disk")
-        return _version_read(url, where, [hop.headers for hop in (*answer.history, answer)]), answer.content
+        # The first response is of the Hub. The last one may be of the store behind it, with its own ETags.
+        hops = [hop.headers for hop in (*answer.history, answer)]
+        for name in ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag"):
+            for heads in hops:
+                if version := str(heads.get(name, "")).removeprefix("W/").strip('"'):
+                    return version, answer.content
+        raise StorageError(
+            f"{url}: the response of the Hub does not name the version of the file, so a change could not be detected; "
+            "download the file to a local disk"
+        )
 
     def _address(self, where: HfUri) -> str:
         if where.is_bucket:
@@ -80,19 +89,3 @@ class HubFileSystem(HfFileSystem):
         return hf_hub_url(
             where.id, where.path_in_repo, repo_type=where.type, revision=where.revision, endpoint=self.endpoint
         )
-
-
-def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> str:
-    """Return the version of a file from the headers of the responses to a read, `hops`.
-
-    The first one is of the Hub, and is tried first. The last one may be of the store behind it, with its own ETags.
-    """
-    names = ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag")
-    for name in names:
-        for heads in hops:
-            if version := str(heads.get(name, "")).removeprefix("W/").strip('"'):
-                return version
-    raise StorageError(
-        f"{url}: the response of the Hub does not name the version of the file, so a change could not be detected; "
-        "download the file to a local disk"
-    )

@@ -405,27 +405,19 @@ def _temporary_name(output: str, tail: str) -> str:
 def _remove_stale(paths: Sequence[str]) -> list[str]:
     removed = []
     for path in paths:
-        if not os.path.islink(path):
+        if os.path.islink(path):
+            continue
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             try:
-                if _remove_if_stale(path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _still_names(path, descriptor):
+                    os.unlink(path)
                     removed.append(path)
-            except OSError as error:
-                raise storage_error(error, path, "remove") from error
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, BlockingIOError):  # published or removed in the meantime, or its writer is alive
+            continue
+        except OSError as error:
+            raise storage_error(error, path, "remove") from error
     return sorted(removed)
-
-
-def _remove_if_stale(path: str) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:  # published or removed in the meantime
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _still_names(path, descriptor):
-            return False
-        os.unlink(path)
-    except BlockingIOError:  # its writer is alive
-        return False
-    finally:
-        os.close(descriptor)
-    return True

@@ -274,7 +274,6 @@ class RangeReader:
         return b"".join(parts)
 
     def _open(self) -> int:
-        """Return the descriptor; open the file first if it is not open."""
         if (kept := self._handle.get("fd")) is not None:
             return kept
         mine = open_descriptor(self.url, self.listed)
