@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from ledgerbeam._base.extensions import load_reference
 from ledgerbeam.io.formats.format import ShardFile
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -30,15 +31,11 @@ class ColumnFileFormat(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
+    _reader: ClassVar[str]  # reference of the class of readers, which is imported on first use: it imports numpy
 
     columns: tuple[str, ...] = ()  # names of the columns to read; all if empty
     schema: JobSchema | pa.Schema | None = None  # of the outputs. Default: inferred from the records of each file
     row_group_bytes: int = ROW_GROUP_BYTES  # approximate size of a row group in memory
-
-    @property
-    @abstractmethod
-    def reader(self) -> type[GroupedRows]:
-        """The class of readers of these files."""
 
     @abstractmethod
     def encode_table(self, table: pa.Table) -> bytes:
@@ -50,11 +47,13 @@ class ColumnFileFormat(ABC):
 
     def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> GroupedRows:
         """Open a file for random access; see `ColumnFormat`."""
-        return self.reader(url, options, columns=self.columns, listed=listed)
+        rows: GroupedRows = load_reference(self._reader)(url, options, columns=self.columns, listed=listed)
+        return rows
 
     def open_bytes(self, data: bytes, url: str) -> GroupedRows:
         """Open a whole file in memory; see `ColumnFormat`."""
-        return self.reader(url, columns=self.columns, data=data)
+        rows: GroupedRows = load_reference(self._reader)(url, columns=self.columns, data=data)
+        return rows
 
     def written(self, route: str = "") -> TableMaker | None:
         """Return the object that makes the tables to write for a route; see `ColumnFormat`."""
@@ -80,15 +79,9 @@ class ParquetFormat(ColumnFileFormat):
 
     name = "parquet"
     suffixes = (".parquet", ".pq")
+    _reader = "ledgerbeam.io.columns.parquet_reader:ParquetReader"
 
     page_bytes: int = PAGE_BYTES
-
-    @property
-    def reader(self) -> type[GroupedRows]:
-        """The class of readers of Parquet files."""
-        from ledgerbeam.io.columns.parquet_reader import ParquetReader  # noqa: PLC0415 - imports numpy
-
-        return ParquetReader
 
     def encode_table(self, table: pa.Table) -> bytes:
         """Return a table as a file."""
@@ -106,13 +99,7 @@ class ArrowFormat(ColumnFileFormat):
 
     name = "arrow"
     suffixes = (".arrow", ".feather")
-
-    @property
-    def reader(self) -> type[GroupedRows]:
-        """The class of readers of Arrow files."""
-        from ledgerbeam.io.columns.arrow_reader import ArrowReader  # noqa: PLC0415 - imports numpy
-
-        return ArrowReader
+    _reader = "ledgerbeam.io.columns.arrow_reader:ArrowReader"
 
     def encode_table(self, table: pa.Table) -> bytes:
         """Return a table as a file."""

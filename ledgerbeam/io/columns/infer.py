@@ -211,7 +211,13 @@ def _type(seen: _Seen, path: Path) -> pa.DataType | None:
         fields = [_field(name, part, seen.kinds["object"], (*path, name)) for name, part in seen.fields.items()]
         return pa.struct(fields)
     if kinds == {"list"}:
-        return _list(seen, path)
+        if seen.items is None or not seen.items.count or seen.is_deep:
+            return None
+        path = (*path, "[]")
+        if (kind := _type(seen.items, path)) is None:
+            _require_json(seen.items, path)
+            kind = pa.json_()
+        return pa.list_(pa.field(ELEMENT, kind))
     if kinds == {"int"}:
         if seen.low >= -(2**63) and seen.high < 2**63:
             return pa.int64()
@@ -223,16 +229,6 @@ def _type(seen: _Seen, path: Path) -> pa.DataType | None:
     if "Decimal" in kinds and kinds <= {"Decimal", "int"}:
         return _decimal(seen, path)
     return _SIMPLE[next(iter(kinds))] if len(kinds) == 1 else None
-
-
-def _list(seen: _Seen, path: Path) -> pa.DataType | None:
-    if seen.items is None or not seen.items.count or seen.is_deep:
-        return None
-    path = (*path, "[]")
-    if (kind := _type(seen.items, path)) is None:
-        _require_json(seen.items, path)
-        kind = pa.json_()
-    return pa.list_(pa.field(ELEMENT, kind))
 
 
 def _decimal(seen: _Seen, path: Path) -> pa.DataType:

@@ -135,7 +135,12 @@ class ParquetReader(GroupedRows):
             raise self._damaged(f"{opened.metadata.num_columns} columns in its schema", f"{sum(counts)}")
         # `GroupedRows` reports duplicate and missing names.
         self._leaves = {
-            leaf: _leaf(opened.schema.column(leaf), field.name)
+            leaf: LeafColumn(
+                (column := opened.schema.column(leaf)).path,
+                field.name,
+                column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(column.physical_type),
+                (column.max_repetition_level > 0, column.max_definition_level > 0),
+            )
             for field, end, count in zip(schema, accumulate(counts), counts, strict=True)
             if not self.columns or field.name in self.columns
             for leaf in range(end - count, end)
@@ -180,7 +185,6 @@ class ParquetReader(GroupedRows):
         return SourceError(f"{self.url}: expected {expected}, found {found}; the file is damaged, write it again")
 
     def _ranges(self, number: int) -> Iterator[tuple[int, int]]:
-        """Yield the byte ranges of the chosen columns of a row group."""
         size = self._content.size
         for leaf in self._leaves:
             chunk = self._footer.groups[number].chunks[leaf]
@@ -229,12 +233,8 @@ class ParquetReader(GroupedRows):
         words = [
             leaf.path for number, leaf in self._leaves.items() if leaf.width is None and has_dictionary(chunks[number])
         ]
-        names = self.schema.names
-        batches = self._opened(file, words=words, buffer_size=_FIRST).iter_batches(
-            min(rows, _FEW_ROWS), row_groups=[group], columns=names, use_threads=False
-        )
-        for part in _Cursor(group, batches).read(0, rows):
-            yield pa.Table.from_batches([part]).select(names)
+        for part in self._cursor_at(file, group, words, _FIRST, min(rows, _FEW_ROWS)).read(0, rows):
+            yield pa.Table.from_batches([part]).select(self.schema.names)
 
     def _opened(self, file: PlacedFile, *, words: Sequence[str] = (), buffer_size: int = 0) -> Any:
         """Open the file. Columns whose paths are in `words` will be read as dictionaries."""
@@ -267,24 +267,19 @@ class ParquetReader(GroupedRows):
             if dictionary_size(file.at(chunks[number].start, chunks[number].data_start), chunks[number]) > MOST_DECODED
         ]
         rows, size = self._groups[group].rows, self._plain_size(group)
-        self._require_rows(group)
-        most = _FEW_ROWS if any(has_prefixes(chunks[number]) for number in self._leaves) else _PART_ROWS
-        batches = self._opened(file, words=words, buffer_size=_BUFFER).iter_batches(
-            max(1, min(most, rows * _PART // max(1, size))),
-            row_groups=[group],
-            columns=self.schema.names,
-            use_threads=False,
-        )
-        return _Cursor(group, batches)
-
-    def _require_rows(self, group: int) -> None:
-        """Raise SourceError if the average row of a row group that is read in parts is too large when decoded."""
-        found, stored = self._footer.groups[group], self._groups[group].size
+        stored = self._groups[group].size // rows
         for number, leaf in self._leaves.items():
-            size = max(found.chunks[number].plain_size, found.chunks[number].values * (leaf.width or 1)) // found.rows
-            if size > most_decoded(stored // found.rows):
+            of_row = max(chunks[number].plain_size, chunks[number].values * (leaf.width or 1)) // rows
+            if of_row > most_decoded(stored):
                 place = f"{self.url}: row group {group}: the rows of column {leaf.column!r}"
-                raise SourceError(too_large(place, size, stored // found.rows))
+                raise SourceError(too_large(place, of_row, stored))
+        most = _FEW_ROWS if any(has_prefixes(chunks[number]) for number in self._leaves) else _PART_ROWS
+        return self._cursor_at(file, group, words, _BUFFER, max(1, min(most, rows * _PART // max(1, size))))
+
+    def _cursor_at(self, file: PlacedFile, group: int, words: Sequence[str], buffer: int, rows: int) -> _Cursor:
+        """Return a cursor over a row group that reads batches of `rows`; see `_opened`."""
+        opened, names = self._opened(file, words=words, buffer_size=buffer), self.schema.names
+        return _Cursor(group, opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False))
 
     def _long_words(self, file: PlacedFile, group: int, numbers: Iterable[int], *, in_parts: bool) -> list[str]:
         """Return the paths of the columns to read as dictionaries, because they would be too large as plain texts.
@@ -319,24 +314,17 @@ class ParquetReader(GroupedRows):
             table = (self._opened(file, words=words) if words else opened).read_row_group(
                 number, columns=names, use_threads=False
             )
-            if self._has_int96:
-                self._check_int96(file, number, table)
+            if self._has_int96:  # values that overflowed differ when they are read as nanoseconds and as microseconds
+                micros = pq.ParquetFile(
+                    file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us"
+                ).read_row_group(number, columns=names, use_threads=False)
+                if not table.cast(micros.schema, safe=False).equals(micros):
+                    raise SourceError(
+                        f"{self.url}: row group {number} has timestamps of 96 bits outside the years 1678 to 2261, the "
+                        "range of nanoseconds; write them as timestamps in microseconds, or read other columns "
+                        "(--columns)"
+                    )
             yield table if table.column_names == names else table.select(names)
-
-    def _check_int96(self, file: PlacedFile, number: int, table: pa.Table) -> None:
-        """Raise SourceError if 96-bit timestamps, read as nanoseconds and as microseconds, differ: some overflowed."""
-        opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
-        other = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
-        if not table.cast(other.schema, safe=False).equals(other):
-            raise SourceError(
-                f"{self.url}: row group {number} has timestamps of 96 bits outside the years 1678 to 2261, the range "
-                "of nanoseconds; write them as timestamps in microseconds, or read other columns (--columns)"
-            )
-
-
-def _leaf(column: Any, name: str) -> LeafColumn:
-    width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(column.physical_type)
-    return LeafColumn(column.path, name, width, (column.max_repetition_level > 0, column.max_definition_level > 0))
 
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}

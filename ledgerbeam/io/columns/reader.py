@@ -325,7 +325,6 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
         return not self.held.least and self._is_streamed(group)
 
     def _fetched_together(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Divide row groups into consecutive pieces that are fetched together."""
         together: list[int] = []
         for number in numbers:
             if together and sum(self._groups[one].size for one in (*together, number)) > _BYTES_AT_ONCE:
@@ -336,7 +335,8 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
             yield together
 
     def _read_checked(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
-        with damage_of(self.url, _shown(numbers)):
+        last = f" to {numbers[-1]}" if len(numbers) > 1 else ""
+        with damage_of(self.url, f"row group{'s' if last else ''} {numbers[0]}{last}"):
             for number, table in zip(numbers, self._read_groups(numbers), strict=True):
                 if table.num_rows != self._groups[number].rows:
                     raise SourceError(
@@ -406,7 +406,3 @@ def _json_of(table: pa.Table) -> bytes:
             except _UNDECODABLE:
                 record[name] = None
         return record_json(record)
-
-
-def _shown(numbers: Sequence[int]) -> str:
-    return f"row group {numbers[0]}" if len(numbers) == 1 else f"row groups {numbers[0]} to {numbers[-1]}"

@@ -162,7 +162,6 @@ class JobSchema:
 
 
 def _same(schemas: Iterable[pa.Schema]) -> pa.Schema | None:
-    """Return the common schema; None if schemas differ or none exists."""
     found = [*schemas]
     is_same = bool(found) and all(one.equals(found[0], check_metadata=True) for one in found)
     return found[0] if is_same else None
@@ -311,7 +310,6 @@ _LIST_NAMES[pa.FixedSizeListType] = "fixed_size_list"
 
 
 def _type_json(kind: pa.DataType) -> dict[str, Any]:
-    """Return a type as JSON, its name under `type`."""
     if isinstance(kind, pa.BaseExtensionType):
         make = _EXTENSIONS.get(kind.extension_name)
         if make is None or make(kind.storage_type) != kind:

@@ -178,23 +178,16 @@ def _cast(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         if names.count(field.name) != 1:
             found = "no such column" if field.name not in names else "several columns of this name"
             raise MisfitError(f"a column of {field.type}", found, f".{field.name}")
-        arrays.append(_cast_column(table.column(field.name), field))
+        column, path, expected = table.column(field.name), f".{field.name}", f"a column of {field.type}"
+        if column.null_count and not field.nullable:
+            raise MisfitError(f"{field.type} without nulls", "nulls", path)
+        if not _is_kin(column.type, field.type):
+            raise MisfitError(expected, f"one of {column.type}", path)
+        try:
+            arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise MisfitError(expected, f"one of {column.type} with values that do not fit ({error})", path) from None
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _cast_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    path = f".{field.name}"
-    if column.null_count and not field.nullable:
-        raise MisfitError(f"{field.type} without nulls", "nulls", path)
-    if column.type.equals(field.type):
-        return column
-    expected = f"a column of {field.type}"
-    if not _is_kin(column.type, field.type):
-        raise MisfitError(expected, f"one of {column.type}", path)
-    try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise MisfitError(expected, f"one of {column.type} with values that do not fit ({error})", path) from None
 
 
 def _is_kin(found: pa.DataType, expected: pa.DataType) -> bool:
@@ -351,7 +344,6 @@ class _List(TypedColumn):
 
 
 def _listed(kind: pa.DataType, items: pa.Array, lengths: list[int], mask: pa.Array | None) -> pa.Array:
-    """Return an array of lists with the given lengths over consecutive items."""
     made, whole = _LISTS_OF[type(kind)]
     ends = np.cumsum([0, *lengths])
     if isinstance(kind, pa.ListViewType | pa.LargeListViewType):
@@ -369,8 +361,6 @@ _LISTS_OF = {  # the class of arrays of a type of lists, and the type of its off
 
 
 class _Map(TypedColumn):
-    """A map, from a dict or a list of pairs."""
-
     def __init__(self, kind: pa.MapType, keys: TypedColumn, items: TypedColumn) -> None:
         super().__init__(kind, "an object, or a list of pairs")
         self._keys, self._items = keys, items
@@ -475,7 +465,7 @@ def _column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
         return _Json(kind, writes_null=null_is_absent(field))
     if isinstance(kind, pa.BaseExtensionType):
         storage = _column_of(pa.field(field.name, kind.storage_type), exact=exact)
-        return _Wrapped(kind, storage, _READ_EXTENSION.get(kind.extension_name, _same))
+        return _Wrapped(kind, storage, _READ_EXTENSION.get(kind.extension_name, lambda value: value))
     if isinstance(kind, pa.DictionaryType):
         return _Encoded(kind, _column_of(pa.field(field.name, kind.value_type), exact=exact))
     if isinstance(kind, pa.StructType):
@@ -495,10 +485,6 @@ def _item_column(field: pa.Field, exact: bool) -> TypedColumn:
 _LISTS = frozenset({list, tuple, NONE})
 _DICTS = frozenset({dict})
 _LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _uuid_bytes(value: Any) -> Any:

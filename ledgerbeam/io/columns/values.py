@@ -29,7 +29,7 @@ of the schema:
 from __future__ import annotations
 
 import datetime as dt
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def to_records(table: pa.Table) -> list[Any]:
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)]
     if record_is_value(table.schema):
-        return _of_chunks(table.column(0))
+        return _values(table.column(0))
     fields = list(table.schema)
     if not any(null_is_absent(field) or _is_special(field.type) for field in fields):
         return table.to_pylist()
@@ -123,7 +123,7 @@ def _finite(value: Any) -> Any:
 
 def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
-    values = zip(*map(_values_of, columns), strict=True)
+    values = zip(*map(_values, columns), strict=True)
     rows = list(map(dict, map(zip, repeat(names), values)))  # without Python code for each row
     for field, column in zip(fields, columns, strict=True):
         if column.null_count and null_is_absent(field):  # in JSON text, `null` is a value
@@ -133,24 +133,13 @@ def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> 
     return rows
 
 
-def _values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    return _of_chunks(column) if hasattr(column, "chunks") else _values(column)
-
-
-def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
-    if not _is_special(column.type):
-        return column.to_pylist()
-    values: list[Any] = []
-    for chunk in column.chunks:
-        values += _values(chunk)
-    return values
-
-
-def _values(array: pa.Array) -> list[Any]:
+def _values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return an array as values of records. `to_pylist` of pyarrow returns others for some types (`_is_special`)."""
     kind = array.type
     if not _is_special(kind):
         return array.to_pylist()
+    if hasattr(array, "chunks"):
+        return [*chain.from_iterable(map(_values, array.chunks))]
     if isinstance(kind, pa.BaseExtensionType):
         values = _values(array.storage)
         return [None if text is None else loads(text.encode()) for text in values] if is_json(kind) else values
