@@ -244,16 +244,6 @@ def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
     )
 
 
-def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDArray[np.uint64]) -> bytes:
-    """Return the bytes of a file of seek points that are the starts of members, which need no windows.
-
-    `places` are the offsets of the data of members in the file, `starts` their offsets in the decompressed bytes.
-    """
-    points = np.zeros(len(places), _POINT)
-    points["place"], points["start"] = places, starts
-    return _HEADER.pack(b"GZIDX", 1, 0, size, total, SPACING, 1 << 15, len(points)) + points.tobytes()
-
-
 def gzip_spacing(size: int, spacing: int = SPACING) -> int:
     """Return the distance of seek points. It grows with the source, so that all windows take at most 64 MiB."""
     return min(max(spacing, size // _MOST_WINDOWS), _MOST_SPACING)
@@ -316,7 +306,10 @@ def member_points(
             raise cut_while_indexed(reader.url, size, made)
         if len(places) < 2:
             return None
-        return points_bytes(reader.size, made, np.array(places, np.uint64), np.array(starts, np.uint64))
+        points = np.zeros(len(places), _POINT)  # starts of members need no windows
+        points["place"], points["start"] = places, starts
+        head = _HEADER.pack(b"GZIDX", 1, 0, reader.size, made, SPACING, 1 << 15, len(points))
+        return head + points.tobytes()
 
 
 class _Members:

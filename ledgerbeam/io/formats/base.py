@@ -63,7 +63,6 @@ class IndexedFormat:
         return self._reader(url, index, options, check=check, listed=listed)
 
     def _reader(self, *source: Any, **how: Any) -> Reader:
-        """Return the reader of a source, given the arguments of `open`."""
         raise NotImplementedError
 
     def shard(self, data: bytes, offsets: Offsets, *, nulled: int = 0) -> list[ShardFile]:
@@ -196,7 +195,6 @@ class RecordFormat(IndexedFormat, ABC):
         return records
 
     def _bounds_of(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
-        """Return the starts of the records for `split`, and the end of the last one."""
         if span is None:
             return list(map(int, self._offsets([data], url)))
         bounds = self.bounds(data)

@@ -58,18 +58,17 @@ class SeekableZstd:
                 f"zstd: expected version {self.library} of the library, as at the start of the job, found {LIBRARY}; "
                 "another version may write other bytes, so install the same version of zstandard on all workers"
             )
-        return list(self._compressed(self.encoder.encode(records)))
-
-    def _compressed(self, files: list[ShardFile]) -> Iterator[ShardFile]:
+        files, found = self.encoder.encode(records), list[ShardFile]()
         indexes = {file.ending: file.data for file in files if file.ending.endswith(INDEX_ENDING)}
         for file in files:
-            ending = file.ending.removesuffix(INDEX_ENDING) + ZSTD_ENDING
+            ending, data = file.ending.removesuffix(INDEX_ENDING) + ZSTD_ENDING, file.data
             if file.ending in indexes:
-                yield file._replace(ending=f"{ending}{INDEX_ENDING}")
-                continue
-            ends = np.frombuffer(indexes.get(f"{file.ending}{INDEX_ENDING}", b""), "<u8")
-            data = seekable_zstd(file.data, ends, level=self.level, frame=self.frame)
-            yield file._replace(ending=ending, data=data)
+                ending += INDEX_ENDING
+            else:
+                ends = np.frombuffer(indexes.get(f"{file.ending}{INDEX_ENDING}", b""), "<u8")
+                data = seekable_zstd(data, ends, level=self.level, frame=self.frame)
+            found.append(file._replace(ending=ending, data=data))
+        return found
 
 
 def seekable_zstd(data: bytes, ends: NDArray[np.uint64], *, level: int = LEVEL, frame: int = FRAME) -> bytes:

@@ -186,22 +186,18 @@ class IndexFile:
 
     def mismatch(self, what: str) -> IndexMismatchError:
         """Return an error that names the index, the source and the remedy."""
+        head, hint = self._reader.read(0, min(64, self.info.size)), ""
+        if head and not head.strip(b"0123456789\r\n"):
+            hint = " (decimal text, as lhotse's StatelessSampler writes it; not a binary index)"
         return IndexMismatchError(
-            f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: "
-            f"{index_again(self.source)}, which replaces this file"
+            f"{self.url} does not fit {self.source}: {what}{hint}. Rebuild it: {index_again(self.source)}, which "
+            "replaces this file"
         )
 
     def _missing(self) -> IndexNotFoundError:
         return IndexNotFoundError(
             f"{self.source} has no index: expected {self.url}. Build it: ledgerbeam index {shlex.quote(self.source)}"
         )
-
-    def _text_hint(self) -> str:
-        """Return a hint for an error if the file is the decimal text that lhotse's StatelessSampler writes; else ''."""
-        head = self._reader.read(0, min(64, self.info.size))
-        if not head or head.strip(b"0123456789\r\n"):
-            return ""
-        return " (decimal text, as lhotse's StatelessSampler writes it; not a binary index)"
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:

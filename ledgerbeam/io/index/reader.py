@@ -192,7 +192,7 @@ _RARE = 256  # the whole index is loaded when more than one of this many records
 _FEW = 32  # fewer records of a local source are read one by one, which is faster than with arrays
 
 
-class IndexedRecords(ABC, Generic[_T]):
+class IndexedRecords(NumberedRecords[_T]):
     """Random access to the records of a source with an index.
 
     Deterministic, picklable, safe to share between threads and to use after a fork. `[i]`, slices, iteration and
@@ -259,11 +259,8 @@ class IndexedRecords(ABC, Generic[_T]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_offsets": None, "_entries": None}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _read(self, records: list[int]) -> list[_T]:
+        return self.read_many(records)
 
     def __len__(self) -> int:
         return len(self._entries) - 1 if self._entries is not None else self.index.count

@@ -64,7 +64,11 @@ class JsonTables:
 
     def table(self, data: bytes) -> pa.Table:
         """Return lines as a table, without blank ones. RecordError, without details: a line does not fit the schema."""
-        parts = [self._part(piece) for piece in _pieces(data)]
+        parts = []
+        for piece in _pieces(data):
+            if (found := self._by_parser(piece)) is None:
+                found = self._maker.table(decode_lines(piece.split(b"\n"), "", 0, 0, wide=holds_wide(piece)))
+            parts.append(found)
         return pa.concat_tables(parts) if parts else self._none()
 
     def each(self, raws: Sequence[RawRecord]) -> tuple[pa.Table, dict[int, str]]:
@@ -86,12 +90,6 @@ class JsonTables:
                     middle = (start + stop) // 2
                     left += [(middle, stop), (start, middle)]
         return pa.concat_tables(tables), dict(sorted(errors.items()))
-
-    def _part(self, data: bytes) -> pa.Table:
-        found = self._by_parser(data)
-        if found is not None:
-            return found
-        return self._maker.table(decode_lines(data.split(b"\n"), "", 0, 0, wide=holds_wide(data)))
 
     def one(self, raw: RawRecord) -> pa.Table:
         """Return one line as a table. RecordError, with its position, if it is not JSON or does not fit the schema."""

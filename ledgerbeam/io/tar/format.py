@@ -80,7 +80,6 @@ class TarFormat(IndexedFormat):
         return raw_records(url, data[bounds[0] :], [start + bound for bound in bounds], record)
 
     def _bounds(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
-        """Return the start of each sample in memory, and the end of the last one."""
         if span is None:
             return list(map(int, sample_offsets(walk_bytes(data, url), url, self.group)))
         members = walk_bytes(data, url)

@@ -18,8 +18,6 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.walk import TarMembers
 
-_PAIR = 2
-
 _log = library_logger(__name__)
 
 _META = re.compile(r"__[^/]*__($|/)")
@@ -211,7 +209,7 @@ def _require_one_meaning(names: Sequence[str], url: str) -> None:
 def _warn_of_stems(members: TarMembers, starts: NDArray[np.intp], url: str) -> None:
     """Warn if a sample of two files, which `auto` names by their stem, has another key for WebDataset."""
     files = np.add.reduceat(members.regular.astype(np.int64), starts) if len(starts) else starts
-    for sample in np.flatnonzero(files == _PAIR).tolist():
+    for sample in np.flatnonzero(files == 2).tolist():
         stop = starts[sample + 1] if sample + 1 < len(starts) else len(members)
         run = range(int(starts[sample]), int(stop))
         names = [members.names[number] for number in run if members.regular[number]]

@@ -68,7 +68,13 @@ class TarLayout(RecordLayout):
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
         """Check the first and last offsets of an index, with one request for the end of the archive."""
         if not index.count:
-            _require_no_samples(index, content)
+            try:
+                for member in _members(_bounded(content), 0, content.url):
+                    if member.regular and split_key(member.name) is not None:
+                        at = member.header_offset
+                        raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {at}")
+            except ArchiveError as error:
+                raise index.mismatch(f"expected an archive without samples: {error}") from error
             return
         if first % BLOCK:
             raise index.mismatch(f"expected the first sample at a multiple of 512, found it at byte {first}")
@@ -98,17 +104,6 @@ class TarLayout(RecordLayout):
             raise index.mismatch(
                 f"expected samples at multiples of 512, found sample {first_record + at} at byte {offsets[at]}"
             )
-
-
-def _require_no_samples(index: IndexFile, content: RangeReader) -> None:
-    """Check that an archive whose index has no samples holds none: no file of it has a key."""
-    try:
-        for member in _members(_bounded(content), 0, content.url):
-            if member.regular and split_key(member.name) is not None:
-                at = member.header_offset
-                raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {at}")
-    except ArchiveError as error:
-        raise index.mismatch(f"expected an archive without samples: {error}") from error
 
 
 def _members(read: _Read, position: int, url: str) -> Iterator[Member]:
@@ -202,7 +197,7 @@ class TarReader(IndexedRecords[Sample]):
         return compiled.read_samples(descriptor, bounds, _PIECE, self.group == "auto", Sample)
 
     def _read_span(self, start: int, stop: int) -> list[Sample]:
-        return list(self.read_blocks(start, stop).samples())
+        return [sample for (sample,) in self.read_blocks(start, stop).decoded()]
 
     def read_blocks(self, start: int, stop: int) -> TarBlocks:
         """Return the samples `[start, stop)`. Each pass decodes them one after the other; see `BlockedReader`."""
@@ -274,16 +269,12 @@ class TarBlocks:
     bounds: list[int]  # see `TarReader.take`; none of no samples
     record: int  # number of the first sample
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield the samples; raises IndexMismatchError if a range is not one sample."""
-        if self.bounds:
-            yield from self.reader.take(self.data, self.base, self.previous, self.bounds, self.record)
-
     def decoded(self, *, each: bool = False) -> Iterator[list[Sample]]:
-        """Yield the samples; see `Blocks`."""
+        """Yield the samples; see `Blocks`. IndexMismatchError: a range is not one sample."""
         del each  # an error of a sample is an error of its archive
-        for sample in self.samples():
-            yield [sample]
+        if self.bounds:
+            for sample in self.reader.take(self.data, self.base, self.previous, self.bounds, self.record):
+                yield [sample]
 
 
 def _following(read: _Read, url: str, known: Taken | None, place: int | None, count: int) -> Members:

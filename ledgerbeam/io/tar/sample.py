@@ -176,14 +176,9 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
         if content is not None:
             files.append((name, content))
         position = end
-    return Taken(_assemble(files, start, position, url, group), members, position)
-
-
-def _assemble(files: list[tuple[str, bytes]], start: int, stop: int, url: str, group: Grouping) -> Sample:
-    named = name_sample([name for name, _ in files], group)
-    if named is None:
-        names = [name for name, _ in files]
-        raise ArchiveError(f"{url}: the files in bytes [{start}, {stop}) are not one sample: {names}")
+    names = [name for name, _ in files]
+    if (named := name_sample(names, group)) is None:
+        raise ArchiveError(f"{url}: the files in bytes [{start}, {position}) are not one sample: {names}")
     key, extensions = named
     sample = Sample(key)
     for (_, content), extension in zip(files, extensions, strict=True):
@@ -191,7 +186,7 @@ def _assemble(files: list[tuple[str, bytes]], start: int, stop: int, url: str, g
             raise ArchiveError(f"{url}: sample {key!r} at byte {start} has two members with extension {extension!r}")
         if extension is not None:
             sample[extension] = content
-    return sample
+    return Taken(sample, members, position)
 
 
 def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
@@ -199,7 +194,15 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
         return data[member.data_offset - base : member.data_offset - base + member.size]
     stored = data[member.header_offset - base : member.end - base]
     try:
-        return _with_holes(stored)
+        with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
+            found = tar.getmembers()[0]
+            if found.size > MOST_EXPANSION * len(stored):
+                raise ValueError(
+                    f"expected at most {MOST_EXPANSION * len(stored):,} bytes of content for {len(stored):,} stored "
+                    f"bytes, found {found.size:,}"
+                )
+            file = tar.extractfile(found)  # with zeros in its holes
+            return b"" if file is None else file.read()
     except MemoryError:
         raise
     except Exception as error:  # tarfile raises errors of many types
@@ -207,16 +210,3 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
             f"{url}: the sparse member {member.name!r} at byte {member.header_offset} is damaged ({error!r:.300}); "
             "write the archive again, without --sparse"
         ) from error
-
-
-def _with_holes(stored: bytes) -> bytes:
-    """Return the content of a sparse member, with zeros in its holes, from its headers and stored bytes."""
-    with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
-        member = tar.getmembers()[0]
-        if member.size > MOST_EXPANSION * len(stored):
-            raise ValueError(
-                f"expected at most {MOST_EXPANSION * len(stored):,} bytes of content for {len(stored):,} stored bytes, "
-                f"found {member.size:,}"
-            )
-        file = tar.extractfile(member)
-        return b"" if file is None else file.read()

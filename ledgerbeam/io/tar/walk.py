@@ -250,14 +250,11 @@ class _Walk:
                     return self._finish()
                 self._add(member)
                 unusual = unusual - 1 if member.data_offset == member.header_offset + BLOCK else _CALM
-            self._decide()
-
-    def _decide(self) -> None:
-        """Pass the mean distance of headers to `HeaderSource.moved`, to choose how to read, after every few members."""
-        count = len(self._names) - self._seen
-        if count >= self._next_decision:
-            self._source.moved((self._position - self._seen_at) / count, self._small / count)
-            self._seen, self._seen_at, self._small, self._next_decision = len(self._names), self._position, 0, _DECIDE
+            count = len(self._names) - self._seen
+            if count >= self._next_decision:
+                source.moved((self._position - self._seen_at) / count, self._small / count)
+                self._seen, self._seen_at, self._small = len(self._names), self._position, 0
+                self._next_decision = _DECIDE
 
     def _take(self, run: Run) -> None:
         blocks, sizes, _ = run
@@ -295,7 +292,16 @@ class _Walk:
 
     def _finish(self) -> TarMembers:
         self._flush()
-        self._check_tail()
+        end = self._asked  # behind global headers, which are no members
+        tail = self._source.read(end, min(_TAIL, self._source.size - end))
+        zeros = len(tail) - len(tail.lstrip(b"\0"))
+        if zeros < len(tail):  # other programs ignore them
+            raise ArchiveError(
+                f"{self._url}: the archive ends at byte {end}, and something follows its end marker at byte "
+                f"{end + zeros}; expected only zeros. If archives were joined with cat, only the first is read: join "
+                "them with 'tar --concatenate', or keep them apart. If you do not need these bytes, cut them off: "
+                f"truncate --size {end + 2 * BLOCK} FILE"
+            )
         end = self._position
         consumed = min(self._source.size, -(-(end + BLOCK) // _RECORD) * _RECORD)
         empty = np.empty(0, np.uint64)
@@ -306,19 +312,6 @@ class _Walk:
     def _read(self, position: int, size: int) -> bytes:
         self._asked = position
         return self._source.read(position, size)
-
-    def _check_tail(self) -> None:
-        """Raise ArchiveError for bytes after the end, such as an archive added by `cat`. Other programs ignore them."""
-        end = self._asked  # behind global headers, which are no members
-        tail = self._source.read(end, min(_TAIL, self._source.size - end))
-        zeros = len(tail) - len(tail.lstrip(b"\0"))
-        if zeros < len(tail):
-            raise ArchiveError(
-                f"{self._url}: the archive ends at byte {end}, and something follows its end marker at byte "
-                f"{end + zeros}; expected only zeros. If archives were joined with cat, only the first is read: join "
-                "them with 'tar --concatenate', or keep them apart. If you do not need these bytes, cut them off: "
-                f"truncate --size {end + 2 * BLOCK} FILE"
-            )
 
 
 def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[str]:

@@ -116,8 +116,6 @@ class TarBuilder:
 
 
 class _Outline(NamedTuple):
-    """A sample without its contents."""
-
     key: str
     extensions: tuple[str, ...]
 
@@ -147,7 +145,13 @@ def end_marker(position: int) -> bytes:
 
 
 def _member(name: str, content: bytes, pax: bool) -> tuple[bytes, bytes, bytes]:
-    return _header(name, len(content), pax), content, bytes(padded(len(content)) - len(content))
+    info, header = tarfile.TarInfo(name), b""
+    info.size = len(content)
+    if not pax:
+        with contextlib.suppress(ValueError):  # no room for the name, or for the size
+            header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+    header = header or info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return header, content, bytes(padded(len(content)) - len(content))
 
 
 def _names(position: int, sample: Sample) -> list[str]:
@@ -196,15 +200,6 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
 
 def _error(position: int, found: str, expected: str, remedy: str = "Change what the function returns") -> RecordError:
     return RecordError(f"output sample {position} {found}; {expected}. {remedy}")
-
-
-def _header(name: str, size: int, pax: bool) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size = size
-    if not pax:
-        with contextlib.suppress(ValueError):  # no room for the name, or for the size
-            return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 class TarWriter:
