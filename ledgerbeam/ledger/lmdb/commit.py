@@ -232,7 +232,10 @@ class _SourceCommit:
             return True
         if not self._compare_outputs(leaf):
             return False
-        if self._is_recorded_otherwise(leaf):
+        # All outputs may be recorded, but with checksums that are not comparable.
+        known = [(self._rows.outputs.get(key), now) for key, now in leaf.outputs]
+        pairs = [(decode_output(was)[0].checksum, decode_output(now)[0].checksum) for was, now in known if was]
+        if 0 < len(pairs) == len(known) and not all(are_comparable(*pair) for pair in pairs):
             return True
         self._refuse(
             leaf,
@@ -262,12 +265,6 @@ class _SourceCommit:
                 )
                 return False
         return True
-
-    def _is_recorded_otherwise(self, leaf: PreparedLeaf) -> bool:
-        """Return whether all outputs of a leaf are recorded, but with checksums that are not comparable."""
-        known = [(self._rows.outputs.get(key), row) for key, row in leaf.outputs]
-        pairs = [(decode_output(row)[0].checksum, decode_output(now)[0].checksum) for row, now in known if row]
-        return 0 < len(pairs) == len(known) and not all(are_comparable(*pair) for pair in pairs)
 
     def _complete(self, tally: Totals, *, had_rows: bool, now: float) -> None:
         if had_rows:

@@ -172,16 +172,14 @@ def data_opened(path: str, flags: int) -> Iterator[int]:
 
 
 def _descriptors_of(path: str) -> dict[int, _File]:
-    with contextlib.suppress(OSError):  # opening the environment reports the error
-        found = os.stat(os.path.join(path, DATA_FILE))
-        file = found.st_dev, found.st_ino
-        return {number: file for number in map(int, os.listdir("/dev/fd")) if _file_of(number) == file}
-    return {}
+    if (file := _file_of(os.path.join(path, DATA_FILE))) is None:
+        return {}  # opening the environment reports the error
+    return {number: file for number in map(int, os.listdir("/dev/fd")) if _file_of(number) == file}
 
 
-def _file_of(descriptor: int) -> _File | None:
+def _file_of(path: str | int) -> _File | None:
     try:
-        found = os.fstat(descriptor)
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -96,12 +96,6 @@ def noted(txn: Transaction, source: bytes) -> Withdrawn:
     return Withdrawn() if row is None else read_withdrawn(decode(row))
 
 
-def noted_of(txn: Transaction, sources: Iterable[bytes]) -> dict[bytes, Withdrawn]:
-    """Return the recorded reasons by source id, without sources that have no reasons."""
-    found = ((source, noted(txn, source)) for source in sources) if txn.count(tables.WITHDRAWN) else ()
-    return {source: why for source, why in found if any(why)}
-
-
 def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
     """Yield the open sources with withdrawn tasks, and the reasons; see `store.LedgerStore`."""
     for page in row_pages(environment, tables.WITHDRAWN):
@@ -113,7 +107,6 @@ def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
 
 
 def _read(txn: Transaction, source: bytes) -> _Recorded | None:
-    """Return the recorded leaves of a source; None without leaves."""
     if txn.get(tables.SOURCES, source) is None:
         return None
     done, pending = txn.get(tables.COMPLETED, source), txn.get(tables.PENDING, source)

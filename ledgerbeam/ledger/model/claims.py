@@ -32,10 +32,6 @@ class Span(NamedTuple):
     start: int
     stop: int
 
-    def meets(self, start: int, stop: int) -> bool:
-        """Return whether the span `[start, stop)` of the same source overlaps this one, or is the same empty span."""
-        return (self.start < stop and start < self.stop) or (self.start, self.stop) == (start, stop)
-
 
 @dataclass(frozen=True)
 class Claims:
@@ -56,7 +52,8 @@ class Claims:
 
     def holds(self, span: Span) -> bool:
         """Return whether one of the claimed spans overlaps `span`."""
-        return any(own.meets(span.start, span.stop) for own in self._by_source.get(span.source, ()))
+        of_source = self._by_source.get(span.source, ())
+        return any((own.start < span.stop and span.start < own.stop) or own == span for own in of_source)
 
 
 def encode_claims(claims: Claims) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any, Literal
 
 import orjson
@@ -252,23 +253,17 @@ def _parts(name: str, value: Any, left: list[int], indent: str = "") -> Iterator
         raise ValueError("it has too many parts")
     if type(value) in (set, frozenset):
         value = sorted(value, key=repr)
-    if type(value) is dict:
-        for key, part in value.items():
-            yield from _labelled(f"{indent}{key!r}:", str(key), part, left, indent)
-    elif type(value) in (list, tuple):
-        for part in value:
-            yield from _labelled(f"{indent}-", name, part, left, indent)
-    else:
+    if type(value) not in (dict, list, tuple):
         raise ValueError(f"it holds a {type(value).__name__}")
-
-
-def _labelled(label: str, name: str, part: Any, left: list[int], indent: str) -> Iterator[str]:
-    if isinstance(part, (str, bool, int, float, type(None))):
-        left[0] -= 1
-        yield f"{label} {HIDDEN if holds_credential(name, part) else repr(part)}"
-    else:
-        yield label
-        yield from _parts(name, part, left, f"{indent}  ")
+    is_dict = type(value) is dict
+    for key, part in value.items() if is_dict else zip(repeat(name), value, strict=False):
+        label = f"{indent}{key!r}:" if is_dict else f"{indent}-"
+        if isinstance(part, (str, bool, int, float, type(None))):
+            left[0] -= 1
+            yield f"{label} {HIDDEN if holds_credential(str(key), part) else repr(part)}"
+        else:
+            yield label
+            yield from _parts(str(key), part, left, f"{indent}  ")
 
 
 def _read(read: Callable[[], str], is_code: bool) -> str | None:

@@ -377,15 +377,12 @@ def read_work_time(value: Any) -> dict[str, Any]:
     found = mapping(value)
     if not {"seconds", "cpu"} <= found.keys():
         raise ValueError(f"expected the keys seconds and cpu in the time of a run, found {shown(sorted(found))}")
-    times = {name: _read_parts(found[name]) for name in ("seconds", "cpu")}
-    return {"workers": integer(found.get("workers", 0)), **times}
-
-
-def _read_parts(value: Any) -> dict[str, float]:
-    found = mapping(value)
-    if not found.keys() <= set(PARTS):
-        raise ValueError(f"expected times with the keys {', '.join(PARTS)}, found the keys {shown(sorted(found))}")
-    return {part: seconds(found[part]) for part in PARTS if part in found}
+    times = {name: mapping(found[name]) for name in ("seconds", "cpu")}
+    for of in times.values():
+        if not of.keys() <= set(PARTS):
+            raise ValueError(f"expected times with the keys {', '.join(PARTS)}, found the keys {shown(sorted(of))}")
+    read = {name: {part: seconds(of[part]) for part in PARTS if part in of} for name, of in times.items()}
+    return {"workers": integer(found.get("workers", 0)), **read}
 
 
 def _added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -40,8 +40,13 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
         return []
     once_more = registration.are_leaves_due(txn, name)
     registration.mark_folded(txn, name)
-    if once_more:
-        outcome = _record_again(txn, segment, of_snapshot=of_snapshot)
+    if once_more:  # record leaves that count now, but did not when it was folded; see `fold_leaves_again`
+        if segment.number < read_number(txn, _KEY_FLOOR):  # the job was restarted since
+            return []
+        cut = [leaf for leaf in segment.leaves if 0 < registration.cutoffs(txn, leaf.source_id)[0] <= segment.number]
+        stamp = Stamp(segment.number, segment.at)
+        passed = stamp._replace(at=0.0) if of_snapshot else stamp
+        outcome = lmdb_commit.record(txn, prepare(cut), (), stamp, passed=passed, again=True)
     else:
         outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
     lost = []
@@ -64,7 +69,12 @@ def apply_segment(
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)
     if segment.number < read_number(txn, _KEY_FLOOR):
-        _supersede_all(txn, segment)
+        for leaf in segment.leaves:  # recorded before a restart of the job, but folded after it
+            _supersede(txn, leaf, segment.number)
+        if segment.state is not None:
+            supersede_state(txn, segment.state, segment.number)
+        if segment.dropped:
+            lmdb_withdrawal.drop_stale(txn, segment.dropped, segment.number)
         return lmdb_commit.CommitChanges(), []
     registration.register_sources(txn, segment.sources, segment.number)
     for source in segment.back:
@@ -95,16 +105,6 @@ def apply_segment(
     return outcome, quarantined
 
 
-def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
-    """Record leaves of a folded segment that count now, but did not when it was folded; see `fold_leaves_again`."""
-    if segment.number < read_number(txn, _KEY_FLOOR):  # the job was restarted since
-        return lmdb_commit.CommitChanges()
-    cut = [leaf for leaf in segment.leaves if 0 < registration.cutoffs(txn, leaf.source_id)[0] <= segment.number]
-    stamp = Stamp(segment.number, segment.at)
-    passed = stamp._replace(at=0.0) if of_snapshot else stamp
-    return lmdb_commit.record(txn, prepare(cut), (), stamp, passed=passed, again=True)
-
-
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     """Return whether a segment names unknown sources, or sources with registrations that may not be folded yet."""
     known = {source.id for source in segment.sources}
@@ -132,16 +132,6 @@ def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
 def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
     ((_, (prepared,)),) = prepare([leaf])
     lmdb_withdrawal.supersede(txn, prepared.outputs, number)
-
-
-def _supersede_all(txn: Transaction, segment: Segment) -> None:
-    """Supersede the outputs of a segment that was recorded before a restart of the job, but is folded after it."""
-    for leaf in segment.leaves:
-        _supersede(txn, leaf, segment.number)
-    if segment.state is not None:
-        supersede_state(txn, segment.state, segment.number)
-    if segment.dropped:
-        lmdb_withdrawal.drop_stale(txn, segment.dropped, segment.number)
 
 
 def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:

@@ -103,8 +103,6 @@ def _compact(store: RemoteStore) -> Compaction:
 
 
 class _Snapshot:
-    """A snapshot that is being written."""
-
     def __init__(self, objects: Objects, txn: Transaction, before: Sequence[str]) -> None:
         self._objects = objects
         self.number = highest_number(txn)
@@ -159,11 +157,7 @@ def _segments(
         yield Segment(number, runs={read_run_key(key): decode(row) for key, row in page})
     gone = [source for source, _ in txn.scan(GONE, b"")]
     yield Segment(sidecar.read_number(txn, sidecar.KEY_GONE), gone=gone)
-    # The names of deleted outputs, unless former snapshots repeat them; see `UnnamedOutputs`.
-    kept = {decode_superseded(row)[1] for page in txn.pages(SUPERSEDED) for _, row in page}
-    for name, data in replay.read_listed(objects, [name for name in names if replay.lists_deletions(name)]):
-        segment = decode_segment(data, f"{objects.url}/{name}")
-        yield Segment(segment.number, dropped=[name for name in segment.dropped if name not in kept])
+    yield from _deletions(objects, txn, [name for name in names if replay.lists_deletions(name)])
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
@@ -201,6 +195,14 @@ def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
     for number, leaves in wanted.items():
         for start in range(0, len(leaves), _PART_LEAVES):
             yield Segment(number, leaves=leaves[start : start + _PART_LEAVES])
+
+
+def _deletions(objects: Objects, txn: Transaction, names: Sequence[str]) -> Iterator[Segment]:
+    """Yield the names of deleted outputs in segments, unless former snapshots repeat them; see `UnnamedOutputs`."""
+    kept = {decode_superseded(row)[1] for page in txn.pages(SUPERSEDED) for _, row in page}
+    for name, data in replay.read_listed(objects, names):
+        segment = decode_segment(data, f"{objects.url}/{name}")
+        yield Segment(segment.number, dropped=[name for name in segment.dropped if name not in kept])
 
 
 def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:

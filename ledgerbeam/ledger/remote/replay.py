@@ -220,7 +220,12 @@ class Replayer:
         todo = self._unfolded([piece.name for piece in pieces])
         while todo:
             for kind, group in groupby(sorted(piece for piece in pieces if piece.name in todo), attrgetter("kind")):
-                self._fold(kind, [piece.name for piece in group])
+                some = [piece.name for piece in group]
+                if kind == _CONTROL:
+                    for name, data in self._read(some):
+                        self.fold_control(name, data)
+                else:
+                    (self._fold_snapshots if kind == _SNAPSHOT else self._fold_segments)(some)
             with self._environment.read() as txn:
                 todo = {piece.name for piece in pieces if registration.are_leaves_due(txn, piece.name)}
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
@@ -258,15 +263,6 @@ class Replayer:
     def _unfolded(self, names: Iterable[str]) -> set[str]:
         with self._environment.read() as txn:
             return {name for name in names if not registration.is_folded(txn, name)}
-
-    def _fold(self, kind: int, names: list[str]) -> None:
-        if kind == _CONTROL:
-            for name, data in self._read(names):
-                self.fold_control(name, data)
-        elif kind == _SNAPSHOT:
-            self._fold_snapshots(names)
-        else:
-            self._fold_segments(names)
 
     def fold_job(self) -> None:
         """Apply the job that the ledger was created for, if the sidecar has no job."""

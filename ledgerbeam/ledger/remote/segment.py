@@ -158,7 +158,6 @@ def checksum_of(data: bytes) -> str:
 
 
 def _source_row(source: Source) -> list[Any]:
-    """Return a source as a JSON row."""
     values: list[Any] = [source.url, source.size, source.version]
     if source.members:
         values.append([[member.url, member.size, member.version] for member in source.members])

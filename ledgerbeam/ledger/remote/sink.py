@@ -76,7 +76,6 @@ class RemoteSink:
         """Do nothing: a sink holds nothing open."""
 
     def _check_job(self) -> None:
-        """Check the control objects created since the last check."""
         news = self._new_controls()
         for start in range(0, len(news), 64):
             page = [name for _, name in news[start : start + 64]]

@@ -94,7 +94,6 @@ def _supersede_complete(txn: Transaction, value: list[Any], number: int) -> None
 
 
 def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
-    """Return the rows of `outputs` of a complete source."""
     known = [read_output(output) for output in rows(outputs)]
     return [(source + name_key(output.name), encode_output(output, "")) for output in known]
 

@@ -155,7 +155,7 @@ class RemoteStore(LmdbStore):
                 for name in (DATA_FILE, LOCK_FILE):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self._path, name))
-                environment = self._acquire()
+                environment = acquire(self._path, read_only=False, create=True)
         if ledger and _ledger_of(environment) is None:
             environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, ledger))
         self._adopt(environment)
@@ -164,16 +164,13 @@ class RemoteStore(LmdbStore):
     def _usable(self, ledger: bytes) -> Environment | None:
         """Open the sidecar; return None if it is damaged or belongs to another ledger."""
         try:
-            environment = self._acquire()
+            environment = acquire(self._path, read_only=False, create=True)
         except (LedgerDamagedError, LedgerVersionError):
             return None
         if _ledger_of(environment) in (None, ledger):
             return environment
         release(environment)
         return None
-
-    def _acquire(self) -> Environment:
-        return acquire(self._path, read_only=False, create=True)
 
     def forget_parent(self) -> None:
         """Drop the state inherited by a forked process."""
@@ -380,8 +377,9 @@ class RemoteStore(LmdbStore):
 
     def _forget(self, sources: Sequence[bytes], *, failures_only: bool) -> list[str]:
         def due(txn: Transaction) -> Mapping[str, Any]:
-            noted = {} if failures_only else lmdb_withdrawal.noted_of(txn, sources)
-            return {"sources": sources, "failures_only": failures_only, "withdrawn": noted}
+            noted = {} if failures_only else {source: lmdb_withdrawal.noted(txn, source) for source in sources}
+            why = {source: reasons for source, reasons in noted.items() if any(reasons)}
+            return {"sources": sources, "failures_only": failures_only, "withdrawn": why}
 
         urls = self._read(lambda txn: lmdb_sources.urls_of_sources(txn, sources))
         if sources:
