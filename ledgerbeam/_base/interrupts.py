@@ -128,7 +128,9 @@ class Interruptible:
             if self._is_interrupt(kind):
                 found = None if self._error is None else self._error()
         finally:
-            self._restore()
+            if _signal.getsignal(_signal.SIGINT) == self._handle:
+                _signal.signal(_signal.SIGINT, self._handle)  # receives a signal that `_remind` has just sent
+                _signal.signal(_signal.SIGINT, self._before)
         if found is not None:
             if error is not None:
                 error.with_traceback(None)  # its frames would keep files and ledgers open
@@ -146,11 +148,6 @@ class Interruptible:
                     raise
                 return True
         return kind is KeyboardInterrupt
-
-    def _restore(self) -> None:
-        if _signal.getsignal(_signal.SIGINT) == self._handle:
-            _signal.signal(_signal.SIGINT, self._handle)  # receives a signal that `_remind` has just sent
-            _signal.signal(_signal.SIGINT, self._before or _signal.default_int_handler)
 
     def _deliver(self, frame: FrameType | None) -> None:
         if self._before is not None:

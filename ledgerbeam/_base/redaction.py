@@ -124,18 +124,13 @@ def without_secrets(text: str) -> str:
     """Hide passwords in URLs, values of signed query parameters, tokens of known services and registered secrets."""
     patterns = (LOOKS_SECRET,) if _pattern is None else (_pattern, LOOKS_SECRET)
     spans = sorted(found.span() for pattern in patterns for found in pattern.finditer(text))
-    return _hide_places(_hide_spans(text, spans) if spans else text)
-
-
-def _hide_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Hide sorted spans. Overlapping spans are hidden as one: a registered secret may be a part of a longer token."""
     parts: list[str] = []
     end = -1
-    for first, last in spans:
+    for first, last in spans:  # overlapping ones are hidden as one: a registered secret may be a part of a longer token
         if first > end:
             parts += [text[max(end, 0) : first], HIDDEN]
         end = max(end, last)
-    return "".join([*parts, text[end:]])
+    return _hide_places("".join([*parts, text[max(end, 0) :]]))
 
 
 def _hide_places(text: str) -> str:
@@ -318,8 +313,11 @@ def is_credential(name: str, value: Any = None) -> bool:
     if not words or words[-1] in _REFERENCES or "from" in words or _SWITCH.fullmatch(text) or is_file:
         return False
     is_count = words == ["tokens"]
-    words = [_singular(word) for word in words]
-    if any(word.endswith(_STRONG) for word in words) or _has_pair(words) or words[-1] in _LAST:
+    words = [word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word for word in words]
+    has_pair = any(
+        (one in _KEYS and other == "key") or (one, other) == ("connection", "string") for one, other in pairwise(words)
+    )
+    if any(word.endswith(_STRONG) for word in words) or has_pair or words[-1] in _LAST:
         return True
     if words[-1] not in {*_AMBIGUOUS, "key"} or _PLAIN_VALUE.fullmatch(text):
         return False
@@ -339,12 +337,3 @@ def holds_credential(name: str, value: Any) -> bool:
 def is_opaque(text: str) -> bool:
     """Return whether a text looks like a generated key: a long word of letters and digits that spells nothing."""
     return _OPAQUE.fullmatch(text) is not None and _SPELLED.fullmatch(text) is None
-
-
-def _singular(word: str) -> str:
-    return word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
-
-
-def _has_pair(words: list[str]) -> bool:
-    pairs = pairwise(words)
-    return any((one in _KEYS and other == "key") or (one, other) == ("connection", "string") for one, other in pairs)

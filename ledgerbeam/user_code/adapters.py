@@ -110,12 +110,7 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
 
     A name is that of a distribution, or of an import package.
     """
-    found = {}
-    for name in names:
-        version = _version(name)
-        if version is not None:
-            found[name] = version
-    return dict(sorted(found.items()))
+    return {name: version for name in sorted(names) if (version := _version(name)) is not None}
 
 
 def file_checksums(paths: Mapping[str, str]) -> dict[str, str]:
@@ -150,7 +145,6 @@ def _installed_packages(target: Any) -> list[str]:
 
 @functools.cache
 def _loaded(name: str) -> Adapter | None:
-    """Return the adapter of a name; None if there is no such adapter."""
     if name not in BUILT_IN[GROUP] and name not in _names():
         return None
     try:

@@ -141,19 +141,12 @@ def made_of(
     else:
         parts = {"module": user_modules(reference)}
         if adapter and not inspect.isclass(target) and not inspect.isroutine(target):
-            parts["attribute"] = _plain_attributes(adapter.portable(target))
+            # Plain data with the name of a constructor's parameter: others may be counters, or differ in each process.
+            walk, sent = _Follower(), adapter.portable(target)
+            named = inspect.signature(type(sent).__init__).parameters
+            held = {name: value for name, value in getattr(sent, "__dict__", {}).items() if name in named}
+            parts["attribute"] = {name: walk.shown(name, value) for name, value in held.items() if _is_plain(value)}
     return {**parts, **adapter.identity(target, values or {})} if adapter else parts
-
-
-def _plain_attributes(target: Any) -> dict[str, str]:
-    """Return the parameters of an object: attributes that are plain data, with the name of a constructor's parameter.
-
-    Other attributes may be counters, or differ in each process.
-    """
-    walk = _Follower()
-    named = inspect.signature(type(target).__init__).parameters
-    held = {name: value for name, value in getattr(target, "__dict__", {}).items() if name in named}
-    return {name: walk.shown(name, value) for name, value in held.items() if _is_plain(value)}
 
 
 def changed_parts(
@@ -295,7 +288,6 @@ class _Follower:
             self._attributes(target, name)
 
     def _attributes(self, target: Any, name: str) -> None:
-        """Add to `parts` the attributes that the program has set on a function, or on a wrapper of one."""
         for attribute, value in attributes_of(target).items():
             self._capture(repr(attribute), value, name)
 
