@@ -9,7 +9,6 @@ A pipe can run any program. It is refused unless the environment variable `LEDGE
 from __future__ import annotations
 
 import bz2
-import contextlib
 import importlib
 import lzma
 import os
@@ -396,7 +395,7 @@ def read_pipe(url: str) -> Iterator[bytes]:
             ended = True
         finally:
             if not ended:
-                with contextlib.suppress(ProcessLookupError):
+                with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)
         status = process.wait()
         if status not in (0, _ENDED_EARLY):

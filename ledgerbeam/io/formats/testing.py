@@ -45,8 +45,6 @@ _SPANS = ((0, _COUNT), (0, 1), (17, 41), (_COUNT - 1, _COUNT), (5, 5))
 
 
 class _Contract(ABC):
-    """Tests for every format."""
-
     @abstractmethod
     def format(self) -> Any: ...
 

@@ -14,7 +14,6 @@ their process. All processes take several locks in the same order, so there is n
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import struct
@@ -139,7 +138,7 @@ class DataDescriptors:
         self._path = path
         self._own: dict[int, _File] = {}
 
-    @contextlib.contextmanager
+    @contextmanager
     def opening(self) -> Iterator[None]:
         """Record the descriptors opened in the body."""
         with _one_opens:
@@ -158,7 +157,7 @@ class DataDescriptors:
             )
 
 
-@contextlib.contextmanager
+@contextmanager
 def data_opened(path: str, flags: int) -> Iterator[int]:
     """Open the data file once more, independently of the environment, and yield the descriptor, for locks."""
     with _one_opens:
