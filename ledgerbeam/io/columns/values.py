@@ -156,7 +156,8 @@ def _values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
         return rows
     if types.is_nested(kind) and not types.is_union(kind):
         found, starts, stops = items_of_lists(array)
-        items = [[*item.values()] for item in _values(found)] if types.is_map(kind) else _values(found)
+        pairs = map(list, zip(*map(_values, found.flatten()), strict=True)) if types.is_map(kind) else None
+        items = _values(found) if pairs is None else list(pairs)
         spans = zip(starts.tolist(), stops.tolist(), array.is_valid().to_pylist(), strict=True)
         return [items[start:stop] if valid else None for start, stop, valid in spans]
     return _times(array) if types.is_temporal(kind) else array.to_pylist()
