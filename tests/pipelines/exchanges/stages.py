@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -189,7 +190,8 @@ def _rows(table: pa.Table) -> list[tuple[Place | None, str | None]]:
 
 def marks_in(folder: Path) -> Marks:
     """Return the marks of all records in an output folder, whose catalog must name its files and current sources."""
-    catalog = pa.ipc.open_file((folder / "_columns.arrow").read_bytes()).read_all().to_pylist()
+    rows = pa.ipc.open_file((folder / "_columns.arrow").read_bytes()).read_all().to_pylist()
+    catalog = [{**row, "source": os.fsdecode(row["source"]), "file": os.fsdecode(row["file"])} for row in rows]
     names = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
     assert sorted(row["file"] for row in catalog) == sorted(names)
     found: Marks = {}
