@@ -188,7 +188,7 @@ class ObjectFolder:
                 for path in paths:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(path)
-                if os.path.isdir(folder):
+                with contextlib.suppress(FileNotFoundError):  # another launcher has removed the empty folder
                     sync_folder(folder)
             except OSError as error:
                 raise storage_error(error, folder, "delete") from error
