@@ -149,7 +149,7 @@ def broken_compaction() -> None:
         with remote_ledger() as (_, writer, newcomer):
             writer.register([plain()])
             writer.commit(leaves_of_split(plain(), 3)[:1])
-            stop = mock.patch.object(compaction, "encode_manifest", side_effect=KeyboardInterrupt)
+            stop = mock.patch.object(folding, "encode_manifest", side_effect=KeyboardInterrupt)
             with stop if is_broken else contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
                 compaction.compact(writer)
             pending = newcomer().pending(plain().id)
