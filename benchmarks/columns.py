@@ -12,7 +12,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from benchmarks.data import GIGABYTE, Data
-from benchmarks.measured import Measured, measure
+from benchmarks.measured import Measured, best_of
 from benchmarks.peer import PEERS_REMEDY, peer_python
 from benchmarks.peer_sorts import write_sources
 from benchmarks.table import Row, absent_row, most_row
@@ -46,15 +46,9 @@ def rows(data: Data) -> Iterator[Row]:
         for name in _NAMES
     }
     commands["bare"] = [sys.executable, "-m", "benchmarks.peer_columns", "bare", f"{folder}/in", f"{folder}/bare"]
-    found: dict[str, list[Measured]] = {name: [] for name in commands}
-    for _ in range(ROUNDS):
-        for name, command in commands.items():
-            for leftover in (name, "ledger"):
-                shutil.rmtree(folder / leftover, ignore_errors=True)
-            found[name].append(measure(command, folder / name))
+    best = best_of(folder, commands, ROUNDS)
     _check(folder)
     shutil.rmtree(folder)
-    best = {name: min(runs, key=lambda run: run.wall) for name, runs in found.items()}
     fastest = min(_NAMES, key=lambda name: best[name].wall)
     yield most_row(
         f"{label}, vs the faster peer",
@@ -101,7 +95,7 @@ def _ours(folder: Path) -> list[str]:
         "--to",
         "parquet",
     ]
-    places = ("--output", f"{folder}/ours", "--ledger", f"{folder}/ledger", "--workers=2", "--quiet")
+    places = ("--output", f"{folder}/ours", "--ledger", f"{folder}/ours-ledger", "--workers=2", "--quiet")
     return [sys.executable, "-m", *work, *places]
 
 

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,20 @@ def measure(
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     return Measured(**json.loads(done.stdout))
+
+
+def best_of(folder: Path, commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Measured]:
+    """Run commands in turn, each some times, and return the fastest run of each.
+
+    A command writes to the folder of its name, and a job has its ledger in ``NAME-ledger``. Both are removed before.
+    """
+    found: dict[str, list[Measured]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, command in commands.items():
+            for leftover in (name, f"{name}-ledger"):
+                shutil.rmtree(folder / leftover, ignore_errors=True)
+            found[name].append(measure(command, folder / name))
+    return {name: min(runs, key=lambda run: run.wall) for name, runs in found.items()}
 
 
 def main(folder: str, *command: str) -> int:

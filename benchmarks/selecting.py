@@ -9,13 +9,13 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.data import GIGABYTE, Data
 from benchmarks.functions import TENTH
-from benchmarks.measured import Measured, measure
+from benchmarks.measured import Measured, best_of, measure
 from benchmarks.peer import PEERS_REMEDY, peer_python
 from benchmarks.table import Row, absent_row, most_row
 
@@ -60,7 +60,7 @@ def rows(data: Data) -> Iterator[Row]:
         commands = {"ours": _words(folder, "ours", "select", *select["parquet"], *where)} | {
             name: [*module, name, f"{folder}/in", f"{folder}/{name}", str(least)] for name in _NAMES
         }
-        best = _best(folder, commands)
+        best = best_of(folder, commands, ROUNDS)
         fastest = min(_NAMES, key=lambda name: best[name].wall)
         yield most_row(
             f"select {share} of Parquet {label}, vs the faster peer",
@@ -75,7 +75,7 @@ def rows(data: Data) -> Iterator[Row]:
         "ours": _words(folder, "ours", "select", *select["jsonl"], "--where", f"number > {TENTH}"),
         "scan": _words(folder, "scan", "map", *scan),
     }
-    best = _best(folder, commands)
+    best = best_of(folder, commands, ROUNDS)
     yield most_row(
         f"select a tenth {label}, vs a scan with map",
         best["ours"].wall / best["scan"].wall,
@@ -85,16 +85,6 @@ def rows(data: Data) -> Iterator[Row]:
         other=f"scan {_shown(best['scan'])}",
     )
     shutil.rmtree(folder)
-
-
-def _best(folder: Path, commands: Mapping[str, Sequence[str]]) -> dict[str, Measured]:
-    found: dict[str, list[Measured]] = {name: [] for name in commands}
-    for _ in range(ROUNDS):
-        for name, command in commands.items():
-            for leftover in (name, f"{name}-ledger"):
-                shutil.rmtree(folder / leftover, ignore_errors=True)
-            found[name].append(measure(list(command), folder / name))
-    return {name: min(runs, key=lambda run: run.wall) for name, runs in found.items()}
 
 
 def _words(folder: Path, output: str, *words: str) -> list[str]:
