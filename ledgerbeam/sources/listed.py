@@ -160,7 +160,7 @@ class ListedSources(ABC):
 
     @abstractmethod
     def taken(self, lists: FileLists, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Sequence[Any]:
-        """Return what a task takes from the records `[start, stop)` of a source, which `read` returns."""
+        """Return the input of a task for the records `[start, stop)` of a source. `read` returns these records."""
 
 
 class RemainingSources(ListedSources):

@@ -22,7 +22,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.sources.columns import ColumnFolder, Columns, ColumnSelection, conditioned
 from ledgerbeam.sources.kind import listed_file
 from ledgerbeam.sources.listing import stat_source
-from ledgerbeam.sources.where import IS_FUNCTION, Where
+from ledgerbeam.sources.where import Where, read_where
 from ledgerbeam.user_code.functions import reference_of
 
 _MOST_TIMES = 1_000_000  # largest number of times that a weight selects a record
@@ -144,14 +144,8 @@ def open_selected(
     folders = [ColumnFolder(canonical_url(one).rstrip("/"), storage_options or {}) for one in given]
     if not folders:
         raise UsageError(f"{url}: where needs columns; give the folder that ledgerbeam annotate wrote as with_")
-    given_where: str | Where
-    if where is None:
-        given_where = Where()
-    elif callable(where) or IS_FUNCTION.fullmatch(where):
-        given_where = Where(function=reference_of(where))
-    else:
-        given_where = where
-    condition, needed = conditioned(folders, given_where, weights or "", "weights")
+    read = read_where(where, lambda function: Where(function=reference_of(function)))
+    condition, needed = conditioned(folders, read, weights or "", "weights")
     reader = open_any(url, storage_options=storage_options, indexed=True, **options)
     found = stat_source(reader.url, storage_options)
     source = Source(found.url, found.size, found.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ledgerbeam.user_code.objects import UserObject
 if TYPE_CHECKING:
     import pyarrow as pa
 
-IS_FUNCTION = re.compile(r"[\w.]+:[\w.]+")  # a condition that names a function
+_IS_FUNCTION = re.compile(r"[\w.]+:[\w.]+")  # a condition that names a function
 _QUERY = "SELECT 1 FROM records WHERE (%s\n)"
 # Parts of SQL whose result for a record depends on other records, or on more than the record.
 _REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "PARAMETER": "a parameter", "STAR": "*"}
@@ -137,6 +137,15 @@ class Where:
                 )
             masks.append(found)
         return _true(pa.chunked_array(masks, pa.bool_()))
+
+
+def read_where(
+    where: str | Callable[..., Any] | None, made: Callable[[str | Callable[..., Any]], Where]
+) -> str | Where:
+    """Return a condition as SQL, or as a `Where`: `made` makes that of a function. None selects all records."""
+    if where is None:
+        return Where()
+    return made(where) if callable(where) or _IS_FUNCTION.fullmatch(where) else where
 
 
 def _true(mask: pa.ChunkedArray) -> NDArray[np.int64]:

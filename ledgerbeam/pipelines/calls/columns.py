@@ -154,7 +154,6 @@ def _build_decontaminate(values: Values) -> Runnable:
     from ledgerbeam.pipelines.calls.job_values import decision_values, file_sources_of, job_call
     from ledgerbeam.pipelines.jobs.one_stage import DecontaminateJob
     from ledgerbeam.sources.listing import SourceListing
-    from ledgerbeam.transforms.dedup.decontaminate import contamination_columns
     from ledgerbeam.user_code.objects import watched_checksums
 
     if values.mark and values.where is not None:
@@ -169,7 +168,7 @@ def _build_decontaminate(values: Values) -> Runnable:
         against=watched_checksums(against, options),
         ngram=values.ngram,
         field=values.field,
-        **decision_values(values, contamination_columns),
+        **decision_values(values, "ledgerbeam.transforms.dedup.decontaminate:contamination_columns"),
     )
 
 

@@ -143,12 +143,11 @@ def _build_dedup(values: Values) -> Runnable:
     from ledgerbeam.pipelines.dedup.exact import DedupJob
     from ledgerbeam.pipelines.dedup.lines import LinesJob
     from ledgerbeam.pipelines.dedup.near import NearJob
-    from ledgerbeam.transforms.dedup.lines import line_columns
-    from ledgerbeam.transforms.dedup.marks import columns_of_marks
 
     near, lines = _near_choice(values), values.lines is not None
+    columns = "lines:line_columns" if lines else "marks:columns_of_marks"
     fields: dict[str, Any] = {
-        **decision_values(values, line_columns if lines else columns_of_marks, mark=lines and values.to is None),
+        **decision_values(values, f"ledgerbeam.transforms.dedup.{columns}", mark=lines and values.to is None),
         "files": file_sources_of(values),
         "key": _dedup_key(values),
         "prefer": None if values.prefer is None else key_choice(values.prefer, "key", descending=True, option="prefer"),

@@ -285,10 +285,9 @@ def join(left: Places, right: Places, **options: Unpack[JoinOptions]) -> "Result
 def _build_split(values: Values) -> Runnable:
     from ledgerbeam.pipelines.calls.job_values import decision_values, file_sources_of, job_call, key_choice
     from ledgerbeam.pipelines.exchange.commands import SplitJob
-    from ledgerbeam.transforms.exchange.keys import part_column
 
     files, key = file_sources_of(values), key_choice(values.by, "hash")
-    written = decision_values(values, part_column)
+    written = decision_values(values, "ledgerbeam.transforms.exchange.keys:part_column")
     return job_call(SplitJob, values, files=files, key=key, parts=tuple(values.parts.items()), **written)
 
 

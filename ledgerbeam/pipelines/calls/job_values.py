@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from ledgerbeam._base.extensions import load_extension
+from ledgerbeam._base.extensions import load_extension, load_reference
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import By, Nulls, Scheme, key_fields, key_function
 from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, files_of_folders
@@ -25,8 +25,6 @@ from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
 if TYPE_CHECKING:  # brings NumPy
-    import pyarrow as pa
-
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
 Place = str | PathLike[str]
@@ -94,19 +92,15 @@ def _selected(
     if files.pack_bytes is not None:
         raise UsageError("--pack reads whole files, and --where some of their records: leave one of them out")
     from ledgerbeam.sources.columns import ColumnFolder, conditioned
-    from ledgerbeam.sources.where import IS_FUNCTION, Where
+    from ledgerbeam.sources.where import Where, read_where
 
-    given: str | Where
-    if where is None:
-        given = Where()
-    elif callable(where) or IS_FUNCTION.fullmatch(where):
+    def made(function: str | Callable[..., Any]) -> Where:
         from ledgerbeam.pipelines.jobs.user_function import user_function
 
-        found = user_function(where)
-        given = Where(function=found.reference, made_of=found.made_of)
-    else:
-        given = where
-    condition, needed = conditioned([ColumnFolder(url, options) for url in folders], given, notes)
+        found = user_function(function)
+        return Where(function=found.reference, made_of=found.made_of)
+
+    condition, needed = conditioned([ColumnFolder(url, options) for url in folders], read_where(where, made), notes)
     return dataclasses.replace(files, beside=needed, where=condition, notes=notes)
 
 
@@ -215,13 +209,16 @@ def conversion(values: Values) -> dict[str, Any]:
     }
 
 
-def decision_values(values: Values, columns: Callable[[], pa.Schema], *, mark: bool = False) -> dict[str, Any]:
-    """Return the output fields of a `MarkingJob`. `columns` returns the schema of the decisions.
+def decision_values(values: Values, columns: str, *, mark: bool = False) -> dict[str, Any]:
+    """Return the output fields of a `MarkingJob`.
 
-    With `mark`, columns are written in any case.
+    Args:
+        values: The options of the call.
+        columns: ``module:function`` that returns the schema of the decisions; imported only if columns are written.
+        mark: Whether columns are written in any case.
 
     Raises:
-        UsageError: An option does not fit columns, or records without a format are asked for.
+        UsageError: An option does not fit columns, or records have no format.
     """
     if not (values.mark or mark):
         if values.to is None:
@@ -233,7 +230,7 @@ def decision_values(values: Values, columns: Callable[[], pa.Schema], *, mark: b
     written = table_shards(values, "parquet")
     from ledgerbeam.io.columns.schema import JobSchema  # brings pyarrow
 
-    layout = written["layout"].decided(JobSchema({"": columns()}))
+    layout = written["layout"].decided(JobSchema({"": load_reference(columns)()}))
     return {"output": folder(values.output), **written, "layout": layout, "mark": True}
 
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
-from ledgerbeam.io.exchange.run_file import level_in
 from ledgerbeam.io.exchange.slices import NO_MERGES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Source, Task, merged_statistics
@@ -29,8 +28,16 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
 from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, ListedJob
 from ledgerbeam.pipelines.dedup.pairs import PART_BYTES, STARS_FOLDER, LabelsJob, NearChoice, PairsJob, rounds_from
-from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, BucketsJob, BucketsOf, RunsJob, ScatterJob, as_run
-from ledgerbeam.pipelines.exchange.partition import decided, partition_parameters, preference, score_of
+from ledgerbeam.pipelines.exchange.jobs import (
+    RUNS_FOLDER,
+    BucketsJob,
+    BucketsOf,
+    RunsJob,
+    ScatterJob,
+    as_run,
+    hash_encoder,
+)
+from ledgerbeam.pipelines.exchange.partition import partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, WithEarlierFiles, bucket_of
@@ -245,11 +252,8 @@ class TextsJob(ListedJob, RunsJob):
         base = self.files.base
         return CollectGrams(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
-    def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
-        partition = decided(self.partition)
-        return HashEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
+    def encoder(self) -> ShardEncoder:
+        return hash_encoder(self.partition, self.output)
 
     def _own_files(self) -> OwnFiles:
         return self.own

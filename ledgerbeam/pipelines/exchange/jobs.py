@@ -276,10 +276,7 @@ class HashScatterJob(ScatterJob):
     with_records: bool = False
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
-        partition = decided(self.partition)
-        return HashEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
+        return hash_encoder(self.partition, self.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,6 +494,14 @@ def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:
     """Return a job of an exchange as the writer of run files."""
     earlier = job.earlier_urls() if isinstance(job, RunsJob) else ()
     return RunWriter(job.identity(), str(job.output), store, earlier_urls=earlier)
+
+
+def hash_encoder(partition: Partition | None, output: str) -> ShardEncoder:
+    """Return the encoder of run files of hashes, in the buckets of a partition."""
+    from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
+
+    cut = decided(partition)
+    return HashEncoder(cut.cuts_of(1), cut.block_bytes, level=level_in(output))
 
 
 def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:

@@ -42,7 +42,6 @@ from ledgerbeam.sources.listing import RecordedOutputs
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEYS = ("root", "steps", DEFAULTS)
 
-COLUMNS = "columns"  # form of the product of a step that writes columns
 OUTPUT, LEDGER = "output", "ledger"  # folders below ROOT/STEP
 
 
@@ -195,7 +194,7 @@ class Flow:
         if not step.columns:
             return PreparedStep(step, made(), reads)
         for name in step.columns:
-            if getattr(before[name].call.job.product(), "form", None) != COLUMNS:
+            if not before[name].call.job.writes_columns:
                 step.place.refuse(WITH, "steps that write columns", name)
         try:
             return PreparedStep(step, made(), reads, made)

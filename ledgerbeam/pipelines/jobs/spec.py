@@ -230,8 +230,13 @@ class JobSpec(ABC):
         """Return the product that is made of the outputs once the job is complete."""
         return None
 
+    @property
+    def writes_columns(self) -> bool:
+        """Whether the outputs are columns beside records, with a catalog."""
+        return getattr(self.product(), "form", None) == "columns"
+
     def column_names(self) -> list[str]:
-        """Return the names of the columns of its main dataset; empty if it has none, or before they are known."""
+        """Return the names of the columns of its main dataset; empty without columns, or while they are unknown."""
         return []
 
     def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:

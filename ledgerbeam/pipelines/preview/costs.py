@@ -124,7 +124,7 @@ class CostShape:
         return cls(
             files.task_bytes if is_sized else None,
             lambda size: files.expected_tasks(Source("", size, "")),
-            not is_sized or job.packer() is not None or getattr(job.product(), "form", None) == "columns",
+            not is_sized or job.packer() is not None or job.writes_columns,
             job.workers,
             frozenset(on_stores),
         )

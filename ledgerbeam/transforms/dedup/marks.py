@@ -1,4 +1,4 @@
-"""Columns that mark duplicates. They are made of lists, in which each record of a cluster has a note.
+"""Columns that mark duplicates. They are made of lists with a note for each record of a cluster.
 
 A cluster is all records with one key, or all records that are connected as near ones. Its name is a hash.
 """
