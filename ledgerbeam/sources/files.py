@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 from ledgerbeam._base.lazy import NDArray, np
@@ -352,7 +352,11 @@ class ColumnFile(SourceKind):
     def open(self, source: Source) -> Opened:
         reader = self.sources.open_columns(source, self.format)
         form = self.sources.reading
-        return _OpenedFile(reader, partial(form.rows, reader), partial(_some_of_columns, form, reader))
+
+        def some(numbers: NDArray[np.int64], *, each: bool = False) -> Any:
+            return form.of_table(reader, numbers, reader.read_rows(numbers), each=each)
+
+        return _OpenedFile(reader, partial(form.rows, reader), some)
 
 
 @dataclass(frozen=True)
@@ -399,23 +403,6 @@ def _or_unreadable(reader: Reader, record: int) -> Any:
         return reader[record]
     except RecordError as error:
         return Unreadable(message_of(error))
-
-
-def _some_of_columns(form: Form, reader: ColumnReader, numbers: NDArray[np.int64], *, each: bool = False) -> Any:
-    """Read records of a columnar file, from the row groups that have any of them."""
-    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
-
-    from ledgerbeam.io.columns.values import rows_at  # noqa: PLC0415
-
-    ends = np.cumsum([group.rows for group in reader.groups])
-    cuts: Any = np.searchsorted(numbers, np.r_[0, ends]).tolist()
-    parts = [reader.read_batch(0, 0)]
-    for first, last in pairwise(cuts):
-        if first < last:
-            start, stop = int(numbers[first]), int(numbers[last - 1]) + 1
-            parts.append(rows_at(reader.read_batch(start, stop), numbers[first:last] - start))
-    table = parts[1] if len(parts) == 2 else pa.concat_tables(parts)
-    return form.of_table(reader, numbers, table, each=each)
 
 
 class _WatchedStream:

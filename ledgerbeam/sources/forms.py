@@ -35,7 +35,7 @@ from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.lines.formats import JsonlFormat
-from ledgerbeam.io.lines.jsonl import JsonLines, decode_line
+from ledgerbeam.io.lines.jsonl import JsonLines, RawLines, decode_line
 from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.sources.kind import unreadable
 
@@ -280,7 +280,7 @@ class _Records(Form):
     def of_table(
         self, reader: ColumnReader, numbers: NDArray[np.int64], table: pa.Table, *, each: bool = False
     ) -> list[Any]:
-        found = reader.decode_each(table, int(numbers[0]) if len(numbers) else 0)
+        found = reader.decode_each(table, numbers.tolist())
         if each:
             return unreadable(found)
         for record in found:
@@ -339,6 +339,8 @@ class _Tables(Form):
 
 def _as_lines(raw: Sequence[RawRecord]) -> bytes:
     """Return lines. In some formats their bytes include the newline, in others not."""
+    if isinstance(raw, RawLines):
+        return raw.lines.joined(after=b"\n")
     return b"".join(one.data.removesuffix(b"\n") + b"\n" for one in raw)
 
 
@@ -380,6 +382,8 @@ class PlacedForm(Form):
 
     def of_raw(self, kind: OffsetFormat, url: str, raw: Sequence[RawRecord], *, each: bool = False) -> PlacedRecords:
         del each
+        if isinstance(raw, RawLines):
+            return PlacedRecords([PlacedPart(url, raw.numbers.astype(np.uint64), None, raw.lines)])
         numbers = np.array([one.record for one in raw], np.uint64)
         if isinstance(kind, JsonlFormat):
             return PlacedRecords([PlacedPart(url, numbers, None, ByteRows.of([one.data for one in raw]))])

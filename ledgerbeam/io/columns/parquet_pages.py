@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ _HEAD, _LONGEST_HEAD = 512, 2**20  # bytes
 _LENGTH = struct.Struct("<I")
 _MOST_NUMBERS, _MOST_EACH = 2**26, 2**16  # of a list of lengths
 _MOST_WIDTH = 32  # bits of an index into a dictionary
+_MOST_VALUES = 2**31 - 1  # of a page
 _BYTE_VALUES = 256 ** np.arange(_LENGTH.size, dtype=np.int64)
 _POWERS = 1 << np.arange(_MOST_WIDTH, dtype=np.int64)
 _OFFSET = 4  # bytes of the offset of a text in its column
@@ -63,7 +63,7 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
 
     If a rough upper bound of the bytes of values from a dictionary is at most `enough`, their indices are not read.
     """
-    size = in_dictionary = largest = 0
+    size = largest = 0
     dictionary: tuple[int, _PageHead] | None = None
     numbers: list[tuple[int, _PageHead]] = []
     for at, page in _pages(read, chunk):
@@ -74,20 +74,23 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
             size += page.values * leaf.width
         elif page.encoding in _DICTIONARY:
             size += page.values * _OFFSET
-            in_dictionary += page.values
             numbers.append((at, page))
         else:
             size += page.values * _OFFSET + page.plain_size
             if page.encoding == _PREFIXES:
                 size += _prefixed_size(read, chunk, leaf, at, page)
     words = 0
-    if dictionary is not None and in_dictionary:
+    if dictionary is not None and numbers:
         at, page = dictionary
-        if (words := in_dictionary * page.plain_size) > enough:
-            lengths = _lengths(read(at, at + page.size), page, chunk.codec)
-            if (words := in_dictionary * int(lengths.max(initial=0))) > enough:
-                found = (_values_of(read, chunk, leaf, at, page) for at, page in numbers)
-                words = sum(map(_words_size, found, (page.values for _, page in numbers), repeat(lengths)))
+
+        def lengths() -> NDArray[np.int64]:
+            return _lengths(read(at, at + page.size), page, chunk.codec)
+
+        def uses() -> NDArray[np.int64] | None:
+            found = [_values_of(read, chunk, leaf, at, page) for at, page in numbers]
+            return _uses(found, min(page.values, page.plain_size // _LENGTH.size))
+
+        words = _words_size([page for _, page in numbers], page.plain_size, lengths, uses, enough)
     return DecodedChunk(size, words, largest)
 
 
@@ -146,30 +149,57 @@ def _lengths_by_zeros(plain: bytes | memoryview) -> NDArray[np.int64] | None:
     return lengths if np.array_equal(starts + _LENGTH.size + lengths, nexts) else None
 
 
-def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) -> int:
-    """Return an upper bound of the bytes of `values` texts. `found`: their encoded indices, None if damaged."""
-    most = values * int(lengths.max(initial=0))
-    if not found or not 0 < found[0] <= _MOST_WIDTH:
+def _words_size(
+    pages: Sequence[_PageHead],
+    size: int,
+    lengths: Callable[[], NDArray[np.int64]],
+    uses: Callable[[], NDArray[np.int64] | None],
+    enough: int,
+) -> int:
+    """Return the bytes of the texts that indices into a dictionary of `size` bytes stand for: exact if over `enough`.
+
+    A bound that is small enough is returned instead, so that most dictionaries are not decompressed: if a dictionary
+    is larger than its indices, first how often each text is used is counted.
+    """
+    values, used = sum(page.values for page in pages), None
+    if (most := values * size) <= enough:
         return most
-    width, total = found[0], 0
-    word_bytes = -(-width // 8)
-    rest = _Numbers(found, 1)
-    try:
-        while rest.at < len(found):
-            head = rest.unsigned()
-            if head & 1:
-                packed = found[rest.at : rest.at + (head >> 1) * width]
-                bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
-                places = bits[: len(bits) // width * width].reshape(-1, width).astype(np.int64) @ _POWERS[:width]
-                total += int(lengths[places[places < len(lengths)]].sum())
-                rest.at += (head >> 1) * width
-            else:
-                place = int.from_bytes(found[rest.at : rest.at + word_bytes], "little")
-                total += (head >> 1) * int(lengths[place]) if place < len(lengths) else 0
-                rest.at += word_bytes
-    except (IndexError, ValueError):
-        return most
-    return total
+    if enough >= size > sum(page.plain_size for page in pages):
+        used = uses()
+        if used is not None and (most := int(used.max(initial=0)) * size) <= enough:
+            return most
+    each = lengths()
+    if (most := values * int(each.max(initial=0))) > enough and (used := uses() if used is None else used) is not None:
+        both = min(len(used), len(each))
+        return int(used[:both] @ each[:both])
+    return most
+
+
+def _uses(pages: Sequence[bytes | None], words: int) -> NDArray[np.int64] | None:
+    """Return how often encoded indices use each of `words` texts at most; None if a page is damaged."""
+    uses = np.zeros(words, np.int64)
+    for found in pages:
+        if not found or not 0 < found[0] <= _MOST_WIDTH:
+            return None
+        width = found[0]
+        rest = _Numbers(found, 1)
+        try:
+            while rest.at < len(found):
+                head = rest.unsigned()
+                if head & 1:
+                    packed = found[rest.at : rest.at + (head >> 1) * width]
+                    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+                    places = bits[: len(bits) // width * width].reshape(-1, width).astype(np.int64) @ _POWERS[:width]
+                    np.add.at(uses, places[places < words], 1)
+                    rest.at += (head >> 1) * width
+                else:
+                    size = -(-width // 8)
+                    if (place := int.from_bytes(found[rest.at : rest.at + size], "little")) < words:
+                        uses[place] += min(head >> 1, _MOST_VALUES)
+                    rest.at += size
+        except (IndexError, ValueError):
+            return None
+    return uses
 
 
 def _values_of(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _PageHead) -> bytes | None:

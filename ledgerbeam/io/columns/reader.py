@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, SourceError, UsageError
 from ledgerbeam.io.columns.content import Content, DecodedLimit, HeldBytes, damage_of, plain_table
 from ledgerbeam.io.columns.schema import type_text
-from ledgerbeam.io.columns.values import record_json, to_records
+from ledgerbeam.io.columns.values import record_json, rows_at, to_records
 from ledgerbeam.io.formats.format import CACHE_BYTES, HeldGroups, RowGroup
 from ledgerbeam.io.index.reader import NO_BYTES, NumberedRecords, RawRecord, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
@@ -178,11 +178,9 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
             UsageError: `0 <= start <= stop` does not hold.
         """
         require_span(start, stop, self.url)
-        ends = self._load()
-        if stop > len(self):
-            raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
+        ends = self._ends_to(stop)
         if start == stop:
-            return pa.Table.from_batches([], self._schema)  # `empty_table` cannot nest extension types
+            return self._no_rows()
         touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
         needed = [group for group in touched if self._groups[group].rows]
         tables = self._tables([group for group in needed if not self._is_in_parts(group)])
@@ -197,6 +195,44 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
             with damage_of(self.url, f"row group {group}"):
                 parts += [self._plain(part, limit) for part in found]
         return _joined(parts)
+
+    def read_rows(self, numbers: NDArray[np.int64]) -> pa.Table:
+        """Read some rows as columns, given by ascending numbers, from the row groups that have any of them.
+
+        Raises:
+            SourceError: The source is damaged there, or has fewer rows.
+        """
+        if not len(numbers):
+            return self._no_rows()
+        ends = self._ends_to(int(numbers[-1]) + 1)
+        cuts: list[int] = np.searchsorted(numbers, [0, *ends]).tolist()
+        touched = {
+            group: numbers[first:last] - (ends[group] - self._groups[group].rows)
+            for group, (first, last) in enumerate(pairwise(cuts))
+            if first < last
+        }
+        tables = self._tables([group for group in touched if not self._is_in_parts(group)])
+        limit = self._limit(f"{len(numbers)} rows", {group: len(rows) for group, rows in touched.items()})
+        parts: list[pa.Table] = []
+        for group, rows in touched.items():
+            place = int(rows[0]) if self._is_in_parts(group) else 0
+            found = self._read_part(group, place, int(rows[-1]) + 1) if self._is_in_parts(group) else [next(tables)]
+            with damage_of(self.url, f"row group {group}"):
+                for part in found:
+                    first, last = np.searchsorted(rows, [place, place + part.num_rows]).tolist()
+                    parts.append(self._plain(_taken(part, rows[first:last] - place), limit))
+                    place += part.num_rows
+        return _joined(parts)
+
+    def _ends_to(self, stop: int) -> list[int]:
+        """Return the end row of each row group. SourceError: the source has fewer than `stop` rows."""
+        ends = self._load()
+        if stop > len(self):
+            raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
+        return ends
+
+    def _no_rows(self) -> pa.Table:
+        return pa.Table.from_batches([], self._schema)  # `empty_table` cannot nest extension types
 
     def _limit(self, rows: str, taken: Mapping[int, int]) -> DecodedLimit:
         """Return the limit of the decoded bytes of `rows`, as messages name them; `taken` counts them by row group."""
@@ -218,18 +254,19 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Read the records `[start, stop)`, with a `RecordError` for each that cannot be decoded."""
-        return self.decode_each(self.read_batch(start, stop), start)
+        return self.decode_each(self.read_batch(start, stop), range(start, stop))
 
-    def decode_each(self, table: pa.Table, first: int) -> list[Any]:
-        """Return rows of this source from `first` on as records, with a `RecordError` for each undecodable one."""
+    def decode_each(self, table: pa.Table, numbers: Sequence[int]) -> list[Any]:
+        """Return rows as records, with a `RecordError` for each that cannot be decoded; see `ColumnReader`."""
         with damage_of(self.url, "what the rows hold"):
             try:
                 return to_records(table)
             except _UNDECODABLE as error:
                 if table.num_rows == 1:
-                    return [self._undecodable(table, first, error)]
+                    return [self._undecodable(table, numbers[0], error)]
                 half = table.num_rows // 2
-                return self.decode_each(table.slice(0, half), first) + self.decode_each(table.slice(half), first + half)
+                first = self.decode_each(table.slice(0, half), numbers[:half])
+                return first + self.decode_each(table.slice(half), numbers[half:])
 
     def first_rows(self, group: int, rows: int) -> pa.Table:
         """Read the first rows of a row group, fewer if it has fewer. SourceError if it is damaged.
@@ -261,7 +298,7 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
                 NO_BYTES,
                 _json_of(table.slice(number - start, 1)) if isinstance(record, RecordError) else record_json(record),
             )
-            for number, record in enumerate(self.decode_each(table, start), start)
+            for number, record in enumerate(self.decode_each(table, range(start, stop)), start)
         ]
 
     def raw(self, index: int) -> bytes:
@@ -347,15 +384,10 @@ class GroupedRows(NumberedRecords[dict[str, Any]]):
 
     def _decoded(self, table: pa.Table, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows of a table as records; `numbers` are their numbers, for messages."""
-        with damage_of(self.url, "what the rows hold"):
-            try:
-                return to_records(table)
-            except _UNDECODABLE as error:
-                if len(numbers) == 1:
-                    raise self._undecodable(table, numbers[0], error) from error
-                half = len(numbers) // 2
-                first = self._decoded(table.slice(0, half), numbers[:half])
-                return first + self._decoded(table.slice(half), numbers[half:])
+        records = self.decode_each(table, numbers)
+        if (error := next((one for one in records if isinstance(one, RecordError)), None)) is not None:
+            raise error
+        return records
 
     def _undecodable(self, table: pa.Table, number: int, error: Exception) -> RecordError:
         """Return the error for a table of one row that cannot be decoded; it names the column."""
@@ -386,6 +418,14 @@ def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:
         return table.take(rows)
     except NotImplementedError:  # string views
         return None
+
+
+def _taken(table: pa.Table, rows: NDArray[np.int64]) -> pa.Table:
+    """Return a copy of rows, which does not keep the table in memory; string views keep it."""
+    try:
+        return rows_at(table, rows)
+    except NotImplementedError:
+        return _sliced(table, rows.tolist()) if len(rows) else table.slice(0, 0)
 
 
 def _joined(parts: list[pa.Table]) -> pa.Table:

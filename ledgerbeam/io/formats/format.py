@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, Offsets
 from ledgerbeam.io.index.reader import RawRecord
@@ -95,14 +96,17 @@ class ColumnReader(Reader, Protocol):
     def read_batch(self, start: int, stop: int) -> pa.Table:
         """Return the rows `[start, stop)` as columns."""
 
+    def read_rows(self, numbers: NDArray[np.int64]) -> pa.Table:
+        """Return some rows, given by ascending numbers, as columns."""
+
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Return the records of `read_span`, with a `RecordError` in place of each record that cannot be decoded."""
 
     def first_rows(self, group: int, rows: int) -> pa.Table:
         """Return at most `rows` first rows of a row group as columns, without reading all of a large group."""
 
-    def decode_each(self, table: pa.Table, first: int) -> list[Any]:
-        """Return rows as records, as `read_each` does; `first` is the number of the first row."""
+    def decode_each(self, table: pa.Table, numbers: Sequence[int]) -> list[Any]:
+        """Return rows as records, as `read_each` does; `numbers` are their numbers in the source."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return the properties that `show` prints besides name, size and number of records."""

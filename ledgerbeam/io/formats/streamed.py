@@ -9,7 +9,7 @@ the processor's cache. So a reader that can decode in blocks returns a `Blocks` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeGuard, cast, runtime_checkable
 
@@ -212,17 +212,18 @@ class DataReader(Protocol):
 class ScatteredReader(Protocol):
     """A reader that reads scattered records together."""
 
-    def read_raw_some(self, numbers: NDArray[np.int64]) -> list[RawRecord]:
+    def read_raw_some(self, numbers: NDArray[np.int64]) -> Sequence[RawRecord]:
         """Return what `read_raw` returns for some records, given by ascending numbers.
 
-        Neighbours share a request. The bytes that are read between the records are at most a tenth of their bytes.
+        Neighbours share a request. The bytes that are read between the records of a remote source are at most a tenth
+        of their bytes.
         """
 
 
-def raw_of(reader: Reader, numbers: NDArray[np.int64]) -> list[RawRecord]:
+def raw_of(reader: Reader, numbers: NDArray[np.int64]) -> Sequence[RawRecord]:
     """Return the bytes of some records of a source, given by ascending numbers, without blank lines."""
     if fits(reader, ScatteredReader):
-        found: list[RawRecord] = cast(ScatteredReader, reader).read_raw_some(numbers)
+        found: Sequence[RawRecord] = cast(ScatteredReader, reader).read_raw_some(numbers)
         return found
     return [raw for start, stop in runs_of(numbers) for raw in reader.read_raw(start, stop)]
 

@@ -298,7 +298,10 @@ class ColumnContract(_Contract):
             for start, stop in (*_SPANS, (_COUNT, _COUNT)):
                 _equal(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
                 _equal(reader.read_each(start, stop), records[start:stop], f"the span [{start}, {stop}) one by one")
-                _equal(reader.read_batch(start, stop).num_rows, stop - start, "the rows of a batch")
+                batch, numbers = reader.read_batch(start, stop), np.arange(start, stop, 2)
+                _equal(batch.num_rows, stop - start, "the rows of a batch")
+                some = reader.decode_each(reader.read_rows(numbers), numbers.tolist())
+                _equal(some, records[start:stop:2], f"every second row of [{start}, {stop})")
                 raws = reader.read_raw(start, stop)
                 _equal([raw.record for raw in raws], list(range(start, stop)), "the numbers of raw records")
                 values = [loads(dumps(json_value(record))) for record in records[start:stop]]

@@ -28,6 +28,7 @@ from ledgerbeam.io.json_values import (
     loads,
     require_finite,
 )
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import line_fault
 from ledgerbeam.io.storage.stat import FileInfo
@@ -41,6 +42,7 @@ _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
 _PIECE = 64  # lines that are yielded together
+_WINDOW, _WINDOW_GAP = 2**20, 2**16  # bytes of a local file that are read at once, and bytes between lines in them
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
@@ -119,6 +121,23 @@ def stream_records(url: str, options: Options | None = None, listed: FileInfo | 
         yield decode_line(bytes(line), url, record, start)
 
 
+class RawLines(Sequence[RawRecord]):
+    """Lines of a source, by ascending numbers, with their offsets; without newlines, and without blank lines."""
+
+    def __init__(self, url: str, numbers: NDArray[np.int64], starts: NDArray[np.int64], lines: ByteRows) -> None:
+        self.url = url
+        self.numbers, self.starts, self.lines = numbers, starts, lines
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, slice):
+            return [self[place] for place in range(len(self))[item]]
+        start, line = int(self.starts[item]), self.lines[item]
+        return RawRecord(self.url, int(self.numbers[item]), start, start + len(line), line)
+
+
 class JsonlReader(IndexedRecords[Any]):
     """Random access to the decoded lines of a JSONL source.
 
@@ -165,33 +184,38 @@ class JsonlReader(IndexedRecords[Any]):
         lines, start, _ = self._read_lines(first_record, last_record)
         return raw_lines(lines, self.url, first_record, start)
 
-    def read_raw_some(self, numbers: NDArray[np.int64]) -> list[RawRecord]:
+    def read_raw_some(self, numbers: NDArray[np.int64]) -> RawLines:
         """Return the bytes of some lines; see `ScatteredReader`."""
         if not len(numbers):
-            return []
+            return RawLines(self.url, numbers, numbers, ByteRows.of([]))
         first = int(numbers[0])
         offsets = self._span_offsets(first, int(numbers[-1]) + 1).astype(np.int64)
         starts, stops = offsets[numbers - first], offsets[numbers - first + 1]
-        leads, found = np.minimum(starts, 1), list[RawRecord]()
-        places = zip(numbers.tolist(), starts.tolist(), leads.tolist(), strict=True)
-        for data, (record, start, lead) in zip(self._scattered(starts, stops, leads), places, strict=True):
-            if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
-                self._require_line(data[lead:], data[:lead], record, start)
-            line = data[lead:].removesuffix(_NEWLINE)
-            if line.strip(_BLANK):
-                found.append(RawRecord(self.url, record, start, start + len(line), line))
-        return found
+        leads = np.minimum(starts, 1)  # the newline before a line shows its start
+        data = self._read_together(starts - leads, stops)
+        ends = np.cumsum(stops - starts + leads)
+        begins, letters = ends - (stops - starts), np.frombuffer(data, np.uint8)
+        breaks = letters[ends - 1] == ord(_NEWLINE)
+        are_lines = breaks.all() and (letters[begins[leads > 0] - 1] == ord(_NEWLINE)).all()
+        if not are_lines or data.count(_NEWLINE) != leads.sum() + len(numbers):
+            places = zip(numbers.tolist(), starts.tolist(), begins.tolist(), ends.tolist(), leads.tolist(), strict=True)
+            for record, start, begin, end, lead in places:
+                if data.find(_NEWLINE, begin, end) != end - 1 or data[begin - lead : begin] != _NEWLINE[:lead]:
+                    self._require_line(data[begin:end], data[begin - lead : begin], record, start)
+        lines = ByteRows((data,), begins, stops - starts - breaks)
+        filled = ~lines.blank()
+        return RawLines(self.url, numbers[filled], starts[filled], lines.at(filled))
 
-    def _scattered(
-        self, starts: NDArray[np.int64], stops: NDArray[np.int64], leads: NDArray[np.int64]
-    ) -> Iterator[bytes]:
-        """Yield lines, each with the newline before it."""
-        done = 0
-        for lines, _ in self._reader.iterate_lines(starts.astype(np.uint64), stops.astype(np.uint64)):
-            done += len(lines)
-            yield from lines
-        starts, stops = starts[done:], stops[done:]
-        yield from self._reader.iterate_many(starts - leads[done:], stops, gap=small_gap(starts, stops))
+    def _read_together(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bytes:
+        """Return the bytes of ascending ranges together."""
+        if self._reader.local_path is None:
+            return b"".join(self._reader.iterate_many(starts, stops, gap=small_gap(starts, stops)))
+        windows = self._reader.windows(starts, stops, _WINDOW_GAP, _WINDOW)
+        rows = (
+            ByteRows((block,), starts[first:last] - begin, stops[first:last] - starts[first:last])
+            for block, begin, first, last in windows
+        )
+        return b"".join([some.joined() for some in rows])
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
         """Return span and bytes of the lines `[start, stop)`. IndexMismatchError: the index has other boundaries."""

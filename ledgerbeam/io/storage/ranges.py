@@ -183,24 +183,35 @@ class RangeReader:
     def _iterate_local(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
     ) -> Iterator[bytes]:
-        joined = _joined(starts, stops, gap)
-        if not joined.any():
+        if not _joined(starts, stops, gap).any():
             yield from self._iterate_apart(starts, stops)
             return
-        edges = np.flatnonzero(np.concatenate(([True], ~joined, [True])))
+        for block, begin, first, last in self.windows(starts, stops, gap, max_request):
+            if last - first == 1:
+                yield block
+                continue
+            cuts = zip((starts[first:last] - begin).tolist(), (stops[first:last] - begin).tolist(), strict=True)
+            yield from [block[start:stop] for start, stop in cuts]
+
+    def windows(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
+    ) -> Iterator[tuple[bytes, int, int, int]]:
+        """Yield the bytes that contain ranges close together, their offset, and the positions of the ranges.
+
+        A window has the ranges `[first, last)`; `gap` and `max_request` are those of `read_many`.
+        """
+        edges = np.flatnonzero(np.concatenate(([True], ~_joined(starts, stops, gap), [True])))
         heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
         read = self.read
         for head, tail, first, last in zip(heads, tails, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             if last - first == 1:
-                yield read(head, tail)
+                yield read(head, tail), head, first, last
                 continue
             place = first
             while place < last:
                 begin = int(starts[place])
                 after = max(place + 1, place + int(stops[place:last].searchsorted(begin + max_request, "right")))
-                block = read(begin, int(stops[after - 1]))
-                cuts = zip((starts[place:after] - begin).tolist(), (stops[place:after] - begin).tolist(), strict=True)
-                yield from [block[start:stop] for start, stop in cuts]
+                yield read(begin, int(stops[after - 1])), begin, place, after
                 place = after
 
     def iterate_lines(

@@ -192,7 +192,7 @@ def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordFo
         table = reader.first_rows(group, wanted)
         rows = [table.slice(place, 1) for place in range(len(table))]
         if form == "records":
-            rows = [[record] for record in reader.decode_each(table, firsts[group])]
+            rows = [[record] for record in reader.decode_each(table, range(firsts[group], firsts[group] + len(table)))]
         for place, row in enumerate(rows, firsts[group]):
             error = row[0] if form == "records" and isinstance(row[0], RecordError) else None
             yield Sampled(source, place, row) if error is None else Sampled(source, place, error=str(error))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -206,6 +207,14 @@ def test_the_row_is_named(open_rows: Callable[..., GroupedRows], reading: str) -
         with pytest.raises(RecordError, match=f"/data: record {row}: column 'day': ") as found:
             READINGS[reading](open_rows(row), row)
         assert "--on-error reject" in str(found.value)
+
+
+def test_errors_of_scattered_rows_have_their_numbers(open_rows: Callable[..., GroupedRows]) -> None:
+    reader, numbers = open_rows(3, 13), np.array([0, 3, 9, 13, 20])
+    found = reader.decode_each(reader.read_rows(numbers), numbers.tolist())
+    errors = {number: str(one) for number, one in zip(numbers, found, strict=True) if isinstance(one, RecordError)}
+    assert [f"record {number}: column 'day'" in error for number, error in errors.items()] == [True, True]
+    assert list(errors) == [3, 13]
 
 
 def test_each_row_has_its_own_error(open_rows: Callable[..., GroupedRows]) -> None:

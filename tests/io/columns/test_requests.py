@@ -146,4 +146,7 @@ def test_the_first_rows_of_any_row_group(web: WebServer, opened: Opened) -> None
     for group in (0, 3, 9):
         expected = wide_table().select(["n1", "t2"]).slice(group * GROUP, 5)
         assert reader.first_rows(group, 5).equals(expected)
-        assert reader.decode_each(reader.first_rows(group, 5), group * GROUP) == expected.to_pylist()
+        assert (
+            reader.decode_each(reader.first_rows(group, 5), range(group * GROUP, group * GROUP + 5))
+            == expected.to_pylist()
+        )

@@ -166,4 +166,4 @@ def test_scattered_lines_are_read_as_a_span_reads_them(wanted: set[int], ends: b
         path.with_name("a.jsonl.idx").write_bytes(index_bytes(JsonlFormat().build_index(str(path))))
         reader = JsonlReader(str(path))
         expected = [raw for raw in reader.read_raw(0, 100) if raw.record in wanted]
-        assert reader.read_raw_some(np.array(sorted(wanted), np.int64)) == expected
+        assert list(reader.read_raw_some(np.array(sorted(wanted), np.int64))) == expected
