@@ -22,7 +22,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, recognize
-from ledgerbeam.io.formats.format import StreamAdvisor, StreamedRecords, StreamSpan, is_columnar
+from ledgerbeam.io.formats.format import HeldGroups, StreamAdvisor, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_no_columns
 from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, raw_of, scan_stream, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes, is_outdated
@@ -211,12 +211,13 @@ class FileSources:
         """Open a columnar file; see `ColumnFormat.open_columns`."""
         listed = self.found(source)
         reader = kind.open_columns(source.url, self.storage_options, listed=listed)
-        if self.columns or not self._keys_may_be_nested:
-            return reader
-        with closing(reader):  # its schema shows whether a.b is a column, or a value in the column a
-            names = reader.schema.names
-        columns = [key if key in names else key.partition(".")[0] for key in self.keys]
-        return kind.select(columns).open_columns(source.url, self.storage_options, listed=listed)
+        if not self.columns and self._keys_may_be_nested:
+            with closing(reader):  # its schema shows whether a.b is a column, or a value in the column a
+                names = reader.schema.names
+            columns = [key if key in names else key.partition(".")[0] for key in self.keys]
+            reader = kind.select(columns).open_columns(source.url, self.storage_options, listed=listed)
+        reader.held = HeldGroups(0)  # tasks read each row group once; two tasks may share one
+        return reader
 
     def _index_file(self, source: Source, kind: OffsetFormat) -> IndexFile:
         index = kind.index_file(source.url, self.index, self.storage_options)
