@@ -21,19 +21,20 @@ from __future__ import annotations
 import contextlib
 import operator
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
 from math import isfinite
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, SupportsFloat, SupportsIndex
 
 from ledgerbeam import sketches
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.sketches import LARGEST, LIMIT
 
-__all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
+__all__ = ["Collected", "Observed", "collecting", "count", "discarded", "distinct", "observe", "top"]
 
 MOST_NAMES = 100
 """Maximum number of statistics, of reasons and of routes in a task. They name categories, not single records."""
@@ -175,6 +176,27 @@ class Collected:
                     )
                 found = current[name] = self.new(name, kind)
         return found
+
+
+class Observed(Collected):
+    """Statistics that are only checked here, and kept as observations to `replay`.
+
+    Args:
+        labels: As in `Collected`.
+        names: Kinds of the statistics that the task has, by name, for each function.
+    """
+
+    def __init__(self, labels: Sequence[str] = (), names: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(labels)
+        self.observations: list[Observation] = []
+        for number, known in enumerate(names):
+            self.running = number.__index__
+            self.current.update({name: self.new(name, kind) for name, kind in known.items()})
+
+    def new(self, name: str, kind: str) -> Any:
+        """Return an object in the place of a sketch, which keeps what is added."""
+        function = self.running() if self.parts else 0
+        return SimpleNamespace(kind=kind, add=lambda *args: self.observations.append((function, name, kind, args)))
 
 
 @contextlib.contextmanager

@@ -89,6 +89,7 @@ def job_functions(
                 watched or {},
                 style=style,
                 batched=label in sizes or "" in sizes,
+                may_be_async=True,
                 checks=number == last,
             ),
             sizes.get(label, sizes.get("")),
@@ -138,7 +139,7 @@ def _own_values(
             takers = [
                 number
                 for number, reference in enumerate(references)
-                if len(references) == 1 or takes_value(import_callable(reference, style), name)
+                if len(references) == 1 or takes_value(import_callable(reference, style, may_be_async=True), name)
             ]
         if not takers:
             raise UsageError(f"--set {name}: none of the functions {', '.join(labels)} has such a parameter")

@@ -29,6 +29,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger.model.job import LONGEST, note_text
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.user_code.adapters import adapted
+from ledgerbeam.user_code.async_loop import event_loop
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference, import_object
 
@@ -41,7 +42,9 @@ BATCH_INVARIANT = "batch_invariant"
 _DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a deeper one could not be read again.
 
 
-def import_callable(reference: Reference, style: str | None = None, *, batched: bool = False) -> Callable[..., Any]:
+def import_callable(
+    reference: Reference, style: str | None = None, *, batched: bool = False, may_be_async: bool = False
+) -> Callable[..., Any]:
     """Import ``module:object``, and adapt it if it is an object of another library or follows a style.
 
     Raises FunctionError if the import fails, or the object cannot be called with records; also like `adapted`.
@@ -60,10 +63,10 @@ def import_callable(reference: Reference, style: str | None = None, *, batched: 
             f"{reference} is a generator function: expected a function that returns a record, None or a list of "
             "records; collect the records in a list, and return it"
         )
-    if inspect.iscoroutinefunction(called):
+    if inspect.iscoroutinefunction(called) and not may_be_async:
         raise FunctionError(
-            f"{reference} is a coroutine function: expected a function without `async`; remove `async`, or call the "
-            "function with asyncio.run in another one"
+            f"{reference} is an async function, which only map and annotate take: expected a function without `async`; "
+            "map the records first, or call the function with asyncio.run in another one"
         )
     return target
 
@@ -80,13 +83,14 @@ def check_object(
     style: str | None = None,
     *,
     batched: bool = False,
+    may_be_async: bool = False,
 ) -> Callable[..., Any]:
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
     Raises like `import_callable`; FunctionError also if the object does not take the arguments that `given` names;
     UsageError if a name in `values` is not a parameter, or a parameter without a default is not in `values`.
     """
-    target = import_callable(reference, style, batched=batched)
+    target = import_callable(reference, style, batched=batched, may_be_async=may_be_async)
     try:
         signature = _signature(target)
     except (ValueError, TypeError):  # some callables that are not written in Python have no signature
@@ -116,6 +120,11 @@ def check_object(
             f"{reference} needs {' and '.join(map(repr, missing))}: give a value with --set {missing[0]}=VALUE"
         )
     return target
+
+
+def is_async(target: Any) -> bool:
+    """Return whether a call of a function, or of an object of a class, returns a coroutine."""
+    return inspect.iscoroutinefunction(_called(target))
 
 
 def takes_value(target: Any, name: str, given: Sequence[str] = OF_A_RECORD) -> bool:
@@ -249,6 +258,7 @@ class ReadyObject:
     call: Callable[[Any], Any]
     in_turn: AbstractContextManager[Any] = field(default_factory=nullcontext)  # lock to hold during a call
     depends_on_batches: bool = False  # its result for a record may depend on the other records of the batch
+    is_async: bool = False  # whether a call returns a coroutine
 
 
 @dataclass(frozen=True)
@@ -262,12 +272,15 @@ class UserObject:
     given: tuple[str, ...] = OF_A_RECORD  # descriptions of the positional arguments
     style: str | None = None  # name of the convention of another library that the object follows; None for ours
     batched: bool = False  # whether the object is called with lists of records
+    may_be_async: bool = False  # whether calls may return coroutines
     # Whether the watched files are checked after the object was built. Of the functions of a job the last checks them.
     checks: bool = True
 
     def check(self) -> Callable[..., Any]:
         """Import the object, adapted if it is one of another library, and check its values; see `check_object`."""
-        return check_object(self.reference, self.values, self.given, self.style, batched=self.batched)
+        return check_object(
+            self.reference, self.values, self.given, self.style, batched=self.batched, may_be_async=self.may_be_async
+        )
 
     def ready(self) -> ReadyObject:
         """Return the object. The first call in a process imports and builds it.
@@ -288,23 +301,26 @@ class UserObject:
             return _ready[key][1]
 
     def _make(self, target: Any) -> ReadyObject:
-        invariant = depends_on_batches(target)
+        invariant, asynchronous = depends_on_batches(target), is_async(target)
         try:
-            called = self._build(target) if inspect.isclass(target) else target
+            called = self._build(target, asynchronous) if inspect.isclass(target) else target
         except FunctionError:
             require_unchanged(self.watched, self.storage_options)  # a changed file is a likely cause
             raise
         if not inspect.isclass(target):
             call = functools.partial(called, **self.values) if self.values else called
-            return ReadyObject(call, depends_on_batches=invariant)
+            return ReadyObject(call, depends_on_batches=invariant, is_async=asynchronous)
+        if asynchronous:
+            open_object(str(self.reference), _AsyncObject(called))
+            return ReadyObject(called.__call__, depends_on_batches=depends_on_batches(called), is_async=True)
         if callable(getattr(called, "close", None)):
             open_object(str(self.reference), called)
         # The bound method: looking up `__call__` for every record takes time.
         return ReadyObject(called.__call__, threading.Lock(), depends_on_batches(called))
 
-    def _build(self, target: Any) -> Any:
+    def _build(self, target: Any, asynchronous: bool) -> Any:
         try:
-            return target(**self.values)
+            return event_loop().run(_entered(target, self.values)) if asynchronous else target(**self.values)
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -314,6 +330,30 @@ class UserObject:
             ) from error
         finally:
             hold_standard_descriptors()  # the constructor may have closed them
+
+
+async def _entered(target: Any, values: Mapping[str, Any]) -> Any:
+    """Build an object on the event loop, because a client of a service may need a running loop, and enter it."""
+    built = target(**values)
+    if hasattr(type(built), "__aenter__"):
+        await built.__aenter__()
+    return built
+
+
+@dataclass(frozen=True)
+class _AsyncObject:
+    """Closes an object whose calls return coroutines: with ``__aexit__``, or with ``close`` of either kind."""
+
+    built: Any
+
+    def close(self) -> None:
+        event_loop().run(self._closed(), CLOSE_SECONDS)
+
+    async def _closed(self) -> None:
+        if hasattr(type(self.built), "__aexit__"):
+            await self.built.__aexit__(None, None, None)
+        elif callable(close := getattr(self.built, "close", None)) and inspect.isawaitable(closing := close()):
+            await closing
 
 
 def open_object(reference: str, built: Any) -> None:

@@ -93,6 +93,11 @@ class FunctionOptions(TypedDict, total=False):
         "says, alone",
         Option(REJECTS, "SECONDS", unset="no limit"),
     ]
+    in_flight: Annotated[
+        int | None,
+        "of an async function: most records for which each worker calls it at once",
+        Option(FUNCTION, "N", unset="32"),
+    ]
     sample: Annotated[
         int | None,
         "call the function with N records from all sources, in this process; report the results, write nothing",
@@ -173,6 +178,7 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
     if values.as_ != "arrow" and values.batch_schema is not None:
         raise UsageError("--batch-schema is for --as arrow; leave it out")
     functions = mapped_functions(values.function, read_values(values.set or {}), values.batch, values.style)
+    _check_async(values, [one.is_async for one in functions])
     files = file_sources_of(values)
     if values.batch_schema is not None:
         files = replace(files, batch_schema=read_batch_schema(values.batch_schema, values.storage_options))
@@ -189,6 +195,7 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
         on_error=values.on_error,
         keep_dropped=values.keep_dropped,
         record_timeout=values.record_timeout,
+        in_flight=values.in_flight,
         devices=values.devices,
         **written,
     )
@@ -222,6 +229,20 @@ def map(  # noqa: A001 - as the command is called
     texts such as ``"20K"``.
     """
     return run_call(MAP, (function, patterns), options)
+
+
+def _check_async(values: Values, are_async: Sequence[bool]) -> None:
+    """Raise `UsageError` for options that do not fit the kinds of the functions."""
+    if values.in_flight is not None and not any(are_async):
+        raise UsageError("--in-flight is for async functions, and there is none; leave it out, or use `async def`")
+    if values.in_flight is not None and values.in_flight < 1:
+        raise UsageError(f"--in-flight: expected at least 1 record, found {values.in_flight}")
+    if any(are_async) and values.audit not in (None, "off", False):
+        raise UsageError(
+            "--audit computes results again, and those of an async function come from elsewhere; leave it out"
+        )
+    if values.record_timeout is not None and any(are_async) and not all(are_async):
+        raise UsageError("--record-timeout: expected functions that are all async, or none of them; map in two steps")
 
 
 def _check_arrow(to: str, written: str, read_as: str | None) -> None:

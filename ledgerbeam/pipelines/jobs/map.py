@@ -22,7 +22,7 @@ from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.functions_of_job import JobFunction, job_functions
 from ledgerbeam.user_code.loading import Reference, import_object
 from ledgerbeam.user_code.modules import reference_to
-from ledgerbeam.user_code.objects import check_object, depends_on_batches
+from ledgerbeam.user_code.objects import check_object, depends_on_batches, is_async
 
 if TYPE_CHECKING:
     from ledgerbeam.transforms import MapRecords
@@ -39,6 +39,7 @@ class MappedFunction:
     # Maximum number of records of a batch; None for single records, or for Arrow batches of `ARROW_ROWS`.
     batch: int | None = None
     batch_matters: bool = False  # whether the object declares that its results depend on the size of batches
+    is_async: bool = False  # whether a call of the object returns a coroutine
 
     def parameters(self) -> dict[str, Json]:
         """Return the parameters of the results: the code of the object, and its values."""
@@ -63,8 +64,11 @@ def mapped_functions(
     for one, function in zip(named, job_functions(named, values, batch, style=style), strict=True):
         own = dict(function.object.values)
         made = user_function(one, own, style)
-        matters = depends_on_batches(check_object(made.reference, own, style=style, batched=function.object.batched))
-        found.append(MappedFunction(function.label, made.reference, made.made_of, own, function.batch, matters))
+        target = check_object(
+            made.reference, own, style=style, batched=function.object.batched, may_be_async=function.object.may_be_async
+        )
+        facts = depends_on_batches(target), is_async(target)
+        found.append(MappedFunction(function.label, made.reference, made.made_of, own, function.batch, *facts))
     return tuple(found)
 
 
@@ -73,7 +77,6 @@ class MapJob(ShardJob):
     """Calls functions of the user with every record, or with batches of records, and writes the results."""
 
     command = "map"
-    can_be_audited = True
 
     files: ListedFiles  # the sources
     functions: tuple[MappedFunction, ...]  # in order, at least one
@@ -88,6 +91,7 @@ class MapJob(ShardJob):
     # Longest time for one record, in seconds; None for no limit. Like `on_error`, it is not part of the job's identity:
     # with a larger value, the same job can repeat the records that took too long.
     record_timeout: float | None = None
+    in_flight: int | None = None  # most records for which a worker calls async functions at once; None for the default
     published: str | None = None  # format whose metadata is published beside the outputs; None for none
 
     @classmethod
@@ -150,6 +154,7 @@ class MapJob(ShardJob):
             on_error="fail" if self.on_error == "fail" else "reject",
             keep_dropped=self.keep_dropped,
             record_timeout=self.record_timeout,
+            in_flight=self.in_flight,
             per_record=self.per_record,
         )
 
@@ -160,6 +165,16 @@ class MapJob(ShardJob):
     @property
     def reject_limit(self) -> RejectLimit | None:
         return parse_on_error(self.on_error)
+
+    @property
+    def can_be_audited(self) -> bool:
+        """Whether all results depend on their records only. Those of async functions come from elsewhere."""
+        return not self.is_async
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a call of one of the functions returns a coroutine."""
+        return any(one.is_async for one in self.functions)
 
     @property
     def per_record(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.results import Drop, Reject, Route
 from ledgerbeam.sources.forms import RecordForm
+from ledgerbeam.user_code.async_loop import event_loop
 from ledgerbeam.user_code.functions_of_job import JobFunction
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.objects import ReadyObject, UserObject
@@ -67,7 +69,12 @@ class _TracedObject(UserObject):
 
     def ready(self) -> ReadyObject:
         found = super().ready()
-        return replace(found, call=self.tracing(found.call))
+        call = partial(_awaited, found.call) if found.is_async else found.call
+        return replace(found, call=self.tracing(call), is_async=False)
+
+
+def _awaited(call: Callable[[Any], Any], argument: Any) -> Any:
+    return event_loop().run(call(argument))
 
 
 def _add(trial: FunctionTrial, result: Any) -> None:

@@ -126,7 +126,7 @@ class _Draw(StepWork):
                 if begun is None and overlap.held:
                     begun = recorded  # others have recorded it, but a next element releases the held results
                 if begun is not None and not drawn:
-                    most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
+                    most = max(overlap.wanted, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
                     drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
                     looked, longest = time.monotonic(), 0.0
                 is_over = begun is None and self._board().is_done()
@@ -137,7 +137,7 @@ class _Draw(StepWork):
                     return
                 time.sleep(WAIT_SECONDS)
                 continue
-            overlap.begin(drawn[0].element if drawn else None)
+            overlap.begin(*(one.element for one in drawn))
             started = time.monotonic()
             yield begun.element  # downstream, in the same fused stage, it is read, processed, written and recorded
             longest = max(longest, time.monotonic() - started)

@@ -62,6 +62,7 @@ class _Read(StepWork):
         self._ledger = ledger
         self._rejects = on_error == "reject"
         self._reader: TaskReader | None = None
+        self._later: dict[bytes, Task | FailedTask] = {}  # read before their turn
 
     def process(self, element: Task | NoneTask | FailedTask | StreamedTasks) -> Iterator[Task | NoneTask | FailedTask]:
         match element:
@@ -71,16 +72,35 @@ class _Read(StepWork):
                 if self._reader is None:
                     self._reader = TaskReader(self._sources)
                 reader = self._reader
-                fetched = this_overlap().fetched(element, reader.fetching)
+                overlap = this_overlap()
+                fetched = overlap.fetched(element, reader.fetching)
                 read = partial(_read_fetched, fetched, partial(reader.read, element))
                 # The body includes the yield: the same fused stage processes and writes the task meanwhile.
                 raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
+                overlap.records_of = self._records_of
+                later = self._later.pop(element.node, None)
                 with working_on(self._ledger, [element]):
-                    found = self._read(element, read, partial(reader.read_each, element), raw)
+                    if isinstance(later, Task):
+                        found: Task | FailedTask = later.replace(started=time.monotonic())
+                    else:
+                        self._later.clear()
+                        found = self._read(element, read, partial(reader.read_each, element), raw)
+                    overlap.read = found.records if isinstance(found, Task) else None
                     yield found
+                    overlap.read = None
                     self._count(found)
             case _:
                 yield element
+
+    def _records_of(self, task: Task) -> Any:
+        """Read the records of a later task; see `Overlap`."""
+        if task.node not in self._later:
+            reader = self._reader or TaskReader(self._sources)
+            raw = RawSpan(partial(reader.read_raw, task), self._sources, task)
+            read = partial(_read_fetched, this_overlap().fetching(task), partial(reader.read, task))
+            self._later[task.node] = self._read(task, read, partial(reader.read_each, task), raw)
+        found = self._later[task.node]
+        return found.records if isinstance(found, Task) else ()
 
     def _read_stream(self, streamed: StreamedTasks) -> Iterator[Task | FailedTask]:
         source = streamed.tasks[0].source

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
 from ledgerbeam.io import OffsetFormat
@@ -53,19 +54,31 @@ class DrawStep(ChainStep):
 
 
 class Overlap:
-    """A worker's next element, if one is certain to follow. It can be fetched while the current one is mapped."""
+    """A worker's next elements, if some are certain to follow. They can be fetched while the current one is mapped.
+
+    Attributes:
+        later: The next tasks, as far as they are known.
+        wanted: Number of next tasks that are useful to know.
+        read: The records of the current task, as they were read.
+        records_of: Reads the records of a later task, and keeps them for its turn. No records if it cannot be read.
+    """
 
     def __init__(self) -> None:
         self.follows = False  # whether another element is certain to follow the current one
         self.held = 0  # number of tasks that are held back until another element comes
+        self.later: Sequence[Task] = ()
+        self.wanted = 1
+        self.read: Any = None
+        self.records_of: Callable[[Task], Any] = lambda _: ()
         self._following: Task | None = None
         self._ahead: tuple[bytes, Future[Any]] | None = None
         self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")
 
-    def begin(self, following: object) -> None:
-        """Record that an element starts. `following` is the element after it; None if that is not known."""
-        self.follows = following is not None
-        self._following = following if isinstance(following, Task) else None
+    def begin(self, *following: object) -> None:
+        """Record that an element starts. `following` are the elements after it, as far as they are known."""
+        self.follows = bool(following)
+        self.later = tuple(takewhile(lambda one: isinstance(one, Task), following))  # type: ignore[arg-type]
+        self._following = self.later[0] if self.later else None
 
     def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
         """Return the future of the bytes of `task` if their fetch has started, else None. Start to fetch the next task.
@@ -77,6 +90,10 @@ class Overlap:
         if following is not None and (fetch := fetching(following)) is not None:
             self._ahead = following.node, self._threads.submit(fetch)
         return ahead[1] if ahead is not None and ahead[0] == task.node else None
+
+    def fetching(self, task: Task) -> Future[Any] | None:
+        """Return the future of the bytes of a later task if their fetch has started, else None."""
+        return self._ahead[1] if self._ahead is not None and self._ahead[0] == task.node else None
 
 
 def this_overlap() -> Overlap:

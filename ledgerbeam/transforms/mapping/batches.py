@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, tee
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import FunctionError, RecordError
@@ -23,7 +23,7 @@ class Window(NamedTuple):
     values: Any
     positions: Any  # position of the source record of each value, ascending
     is_traced: bool = True  # False if a function returned fewer rows: then each row has the position of any record
-    routes: Any = None  # number of the route of each row of a table; None if no row has a route
+    routes: Any = None  # route of each value, of a table its number; None if no value has a route
     route: str = ""  # of all rows of a table that is written
     held: Any = None  # the rows of a table as the collector of the route holds them
 
@@ -41,7 +41,7 @@ class BatchMapping(TaskMapping):
 
     def __init__(self, rules: MappingRules, task: Task, collected: Collected, cut_up: Collection[int] = ()) -> None:
         super().__init__(rules, task)
-        self._stages = stages_of(rules.functions, self._output, collected, rules.ahead)
+        self._stages = stages_of(rules.functions, self._output, collected, rules.ahead, rules.asynchronous)
         self._cut_up = cut_up
         self._is_again = False  # whether this is an audit
 
@@ -72,25 +72,51 @@ class BatchMapping(TaskMapping):
         return int(window.positions[index])
 
     def _parts(
-        self, stage: CallStage, window: Window, indexes: Sequence[int], start: int = 0
+        self,
+        stage: CallStage,
+        window: Window,
+        indexes: Sequence[int],
+        start: int = 0,
+        call: Callable[[Any], Any] | None = None,
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """Call the function of a stage with values of a window, whose first value is number `start` of the stage.
 
-        Returns indexes and their results in parts: values that fail are found and left out. Raises BatchAgainError if
-        the task must start again, and TaskFailedError.
+        `call` is one that has begun ahead. Returns indexes and their results in parts: values that fail are found and
+        left out. Raises BatchAgainError if the task must start again, and TaskFailedError.
         """
         key = stage.first << STAGE_BITS | start
         if key in self._cut_up:
             return chain.from_iterable(self._called(stage, window, [index], key) for index in indexes)
-        return self._called(stage, window, indexes, key) if indexes else iter(())
+        return self._called(stage, window, indexes, key, call) if indexes else iter(())
+
+    def _parts_of_each(
+        self, stage: CallStage, windows: Iterable[tuple[Window, Sequence[int], int]]
+    ) -> Iterator[tuple[Window, Sequence[int], Any]]:
+        """Yield the parts of windows, each with the indexes of its values and the number of its first one."""
+        call: Callable[[Any], Any] | None = None
+        if stage.is_async:
+            windows, before = tee(windows)
+            call = stage.calls(
+                self._batch_of(window, indexes)
+                for window, indexes, start in before
+                if indexes and stage.first << STAGE_BITS | start not in self._cut_up
+            )
+        for window, indexes, start in windows:
+            for part, results in self._parts(stage, window, indexes, start, call):
+                yield window, part, results
 
     def _called(
-        self, stage: CallStage, window: Window, indexes: Sequence[int], key: int
+        self,
+        stage: CallStage,
+        window: Window,
+        indexes: Sequence[int],
+        key: int,
+        call: Callable[[Any], Any] | None = None,
     ) -> Iterator[tuple[Sequence[int], Any]]:
         batch, stage.collected.running = self._batch_of(window, indexes), stage.running
         try:
             try:
-                results = stage.call(batch)
+                results = (call or stage.call)(batch)
             except BaseException as error:
                 if is_interrupt(error):
                     raise

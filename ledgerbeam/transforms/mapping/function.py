@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from ledgerbeam import stats
 from ledgerbeam.errors import RecordError, UsageError
@@ -20,6 +22,7 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
+from ledgerbeam.transforms.mapping.async_calls import IN_FLIGHT, AsyncCalls
 from ledgerbeam.transforms.mapping.batches import BatchAgainError, BatchMapping
 from ledgerbeam.transforms.mapping.collectors import UnplacedError, name_of
 from ledgerbeam.transforms.mapping.isolation import IsolatedCalls
@@ -149,6 +152,16 @@ def in_turn(ready: Sequence[ReadyObject]) -> Iterator[None]:
         yield
 
 
+class _AsyncCalls(threading.local):
+    """The calls of the async functions of this thread."""
+
+    def __init__(self) -> None:
+        self.known: WeakKeyDictionary[MapRecords, AsyncCalls] = WeakKeyDictionary()
+
+
+_async_calls = _AsyncCalls()
+
+
 class MapRecords(FunctionOfTask):
     """A function of one task, for `ProcessTask`, that calls a user's object with the records.
 
@@ -180,7 +193,8 @@ class MapRecords(FunctionOfTask):
         style: Name of the convention of another library that the functions follow.
         record_timeout: Longest time of all calls of functions of single records for one record, and of each call with a
             batch, in seconds. The calls then run in another process, which is killed if they take longer. None calls
-            the functions in this process.
+            the functions in this process. Async functions are always called in this process, and then cancelled.
+        in_flight: Most records for which async functions are called at once in a process; default 32.
         per_record: Whether the output is a table with one row for each record: the columns beside it. A function
             returns one mapping of names to values. The row of a dropped or rejected record has nulls.
     """
@@ -202,11 +216,15 @@ class MapRecords(FunctionOfTask):
         keep_dropped: bool = False,
         style: str | None = None,
         record_timeout: float | None = None,
+        in_flight: int | None = None,
         per_record: bool = False,
     ) -> None:
         if record_timeout is not None and not record_timeout > 0:
             raise UsageError(f"MapRecords: record_timeout: expected more than 0 seconds, found {record_timeout}")
+        if in_flight is not None and in_flight < 1:
+            raise UsageError(f"MapRecords: in_flight: expected at least 1 record, found {in_flight}")
         self.record_timeout = record_timeout
+        self.in_flight = in_flight
         self.functions = read_functions(functions, values, batch, watched, style)
         self.output_format = name_of(output_format)
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
@@ -278,9 +296,10 @@ class MapRecords(FunctionOfTask):
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Map the records of `task`. The first call also runs `set_up`, and raises its errors."""
         ready = self.set_up()
-        with in_turn(ready):
+        rules = self._rules(ready)
+        with in_turn(ready), rules.asynchronous.of_task(task):
             try:
-                found: Task | NoneTask | FailedTask = self._mapped(task, self._rules(ready))
+                found: Task | NoneTask | FailedTask = self._mapped(task, rules)
             except TaskFailedError as failed:
                 found = failed.task
         if self._inside is not None and self._calls is not None and self._calls.take_unsent():
@@ -303,7 +322,7 @@ class MapRecords(FunctionOfTask):
         return self._hosted.labels
 
     def _load(self) -> tuple[ReadyObject, ...]:
-        if self.record_timeout is None and self._inside is None:
+        if self._inside is None and (self.record_timeout is None or self._hosted.are_async):
             return self._hosted.build()
         self._calls = IsolatedCalls(self._hosted, self.record_timeout)
         return self._calls.set_up()
@@ -313,6 +332,8 @@ class MapRecords(FunctionOfTask):
         return HostedFunctions(self.functions, self.output_format, ARROW_ROWS if self.form == "arrow" else None)
 
     def _rules(self, ready: tuple[ReadyObject, ...]) -> MappingRules:
+        if (calls := _async_calls.known.get(self)) is None:
+            calls = _async_calls.known[self] = AsyncCalls(self.in_flight or IN_FLIGHT, self.record_timeout)
         return MappingRules(
             self._hosted.mapped(ready),
             self._format,
@@ -321,6 +342,7 @@ class MapRecords(FunctionOfTask):
             self.form == "arrow",
             self.keep_dropped,
             ahead=None if self._calls is None else self._calls.ahead,
+            asynchronous=calls,
             per_record=self.per_record,
         )
 

@@ -39,7 +39,7 @@ from ledgerbeam._base.forking import ServerProcess
 from ledgerbeam._base.redaction import registered_texts
 from ledgerbeam.errors import FunctionError, LedgerbeamError
 from ledgerbeam.ledger.worker.reports import add_cpu_time
-from ledgerbeam.transforms.mapping.outcomes import OUT_OF_MEMORY, ChildFailedError, memory_text
+from ledgerbeam.transforms.mapping.outcomes import OUT_OF_MEMORY, TIMEOUT, ChildFailedError, memory_text
 from ledgerbeam.transforms.mapping.stages import HostedFunctions
 from ledgerbeam.user_code.guards import ReportedError, error_name, message_of
 from ledgerbeam.user_code.objects import CLOSE_SECONDS, ReadyObject, note_set_up, open_object
@@ -55,8 +55,6 @@ _OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SERVER_SECONDS = 1.0  # longest wait for the end of a server that has closed its connections, in seconds
 _AT_ONCE = 0.001
 _MOST_IDLE_DEATHS = 5  # consecutive deaths of children that were not working on a value, after which the job ends
-
-TIMEOUT = "timeout"  # reject reason; others are `OUT_OF_MEMORY`, `signal 11` and `exit status 3`
 
 NOT_FORKABLE = 77  # exit status of a server that must not import the user's modules, see `isolation_server`
 
@@ -137,7 +135,7 @@ class IsolatedCalls:
         self._server: ServerProcess | None = None
         self._child: _Child | None = None
         self._loads = True  # whether the server imports the modules
-        self._depend_on_batches: Sequence[bool] = ()
+        self._facts: Sequence[tuple[bool, bool]] = ()  # of each function, see `set_up`
         self._unsent = 0  # number of values and results that could not be sent
         self._values = 1  # maximum number of values of the next window
 
@@ -148,7 +146,7 @@ class IsolatedCalls:
         """
         self._ready()
         lock = threading.Lock()
-        return tuple(ReadyObject(_only_ahead, lock, depends) for depends in self._depend_on_batches)
+        return tuple(ReadyObject(_only_ahead, lock, *facts) for facts in self._facts)
 
     def ahead(self, values: Iterable[Any], stage: int = 0) -> Callable[[Any], Any]:
         """Return a function that is to be called with each of `values`, in order, and maps windows of them ahead.
@@ -271,12 +269,12 @@ class IsolatedCalls:
         """Return the child, which is started if there is none."""
         if self._child is None:
             started = time.monotonic()
-            self._child, self._depend_on_batches = self._start()
+            self._child, self._facts = self._start()
             note_set_up(time.monotonic() - started)
         return self._child
 
-    def _start(self) -> tuple[_Child, Sequence[bool]]:
-        """Start a child, and wait for its set-up. Return it, and for each function whether it depends on batches."""
+    def _start(self) -> tuple[_Child, Sequence[tuple[bool, bool]]]:
+        """Start a child, and wait for its set-up. Return it, and the facts of each `ReadyObject`."""
         deaths_outside = 0
         while True:
             server = self._running_server()
@@ -337,13 +335,16 @@ class _Child:
         self._events.register(self._group, select.POLLIN)
         self._since = math.inf  # time at which the last message was sent or received; infinite while there is no limit
 
-    def set_up(self) -> Sequence[bool]:
-        """Wait until the objects are built. Return for each whether it depends on batches, or raise an error."""
+    def set_up(self) -> Sequence[tuple[bool, bool]]:
+        """Wait until the objects are built. Return for each whether it depends on batches, and whether it is async.
+
+        Raises the error of the import or of a constructor.
+        """
         found = self._receive()
         if isinstance(found, LedgerbeamError):
             raise found
-        depend_on_batches: Sequence[bool] = found
-        return depend_on_batches
+        facts: Sequence[tuple[bool, bool]] = found
+        return facts
 
     def map(self, values: Sequence[Any], stage: int) -> Iterator[list[Any]]:
         """Yield the outcomes for pickled values, in order, some at a time. Raises _ChildEndedError."""

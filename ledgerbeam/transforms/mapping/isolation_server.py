@@ -20,10 +20,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Never
 
 from ledgerbeam import errors, stats
@@ -111,7 +110,7 @@ class _Children(ForkServer):
                 kind: Any = type(error) if type(error).__module__ == errors.__name__ else FunctionError
                 _send(worker, kind(message_of(error) if isinstance(error, LedgerbeamError) else describe_error(error)))
             else:
-                _send(worker, tuple(one.depends_on_batches for one in ready))
+                _send(worker, tuple((one.depends_on_batches, one.is_async) for one in ready))
                 with running_user_code(), suppress(EOFError):  # the worker has closed the connection
                     _HostedCalls(worker, slots, hosted, ready).run()
         close_objects()
@@ -131,21 +130,6 @@ def _is_forkable() -> bool:
             if os.readlink(f"/proc/self/fd/{descriptor}").startswith(("/dev/nvidia", "/dev/kfd")):
                 return False
     return True
-
-
-class _Observed(stats.Collected):
-    """Statistics of a task that are only checked here, and sent to the worker."""
-
-    def __init__(self, labels: Sequence[str], names: Sequence[Mapping[str, str]]) -> None:
-        super().__init__(labels)
-        self.observations: list[stats.Observation] = []
-        for number, known in enumerate(names):
-            self.running = number.__index__
-            self.current.update({name: self.new(name, kind) for name, kind in known.items()})
-
-    def new(self, name: str, kind: str) -> Any:
-        function = self.running() if self.parts else 0
-        return SimpleNamespace(kind=kind, add=lambda *args: self.observations.append((function, name, kind, args)))
 
 
 class _HostedCalls:
@@ -171,7 +155,7 @@ class _HostedCalls:
         """Map windows of values. EOFError: the worker has closed the connection."""
         names, stage, values = receive(self._worker)
         while True:
-            with stats.collecting(into=_Observed(self._hosted.labels, names or ())) as collected:
+            with stats.collecting(into=stats.Observed(self._hosted.labels, names or ())) as collected:
                 stages, names = self._hosted.stages(self._ready, collected), None
                 while names is None:  # of the same task
                     self._map(collected, stages[stage], values)

@@ -7,10 +7,13 @@ records of a finished task in reverse order.
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +22,7 @@ from ledgerbeam._base.lazy import np
 from ledgerbeam._base.names import as_unicode, check_route
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, RecordError, UnsupportedShapeError
-from ledgerbeam.io import ShardFile
+from ledgerbeam.io import Sample, ShardFile
 from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic
@@ -44,7 +47,9 @@ _OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")  # usually of objects; anothe
 MOST_RAW = 64 * 1024  # maximum number of bytes that are kept of a rejected record
 REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 NOT_DECODED = "not decoded"  # reject reason of a record whose bytes do not fit its format
+TIMEOUT = "timeout"  # reject reason of a record that takes too long
 OUT_OF_MEMORY = "out of memory"  # reject reason of a record for which a function runs out of memory
+_IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes, datetime, date, Decimal})
 NO_FUNCTION = -1  # in the place of the number of a function, for a record that cannot be decoded
 
 
@@ -434,3 +439,20 @@ def _as_text(data: bytes, *, is_cut: bool) -> str | None:
         except UnicodeDecodeError:
             continue
     return None
+
+
+def copied(value: Any) -> Any:
+    """Return a value that a function may change in place without a change of the given one."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if kind is dict:
+        return {name: one if type(one) in _IMMUTABLE else copied(one) for name, one in value.items()}
+    if kind is list:
+        return [one if type(one) in _IMMUTABLE else copied(one) for one in value]
+    if kind is Sample:
+        return Sample(value.key, value)  # of bytes
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - an object that cannot be copied, such as a handle, is shared
+        return value

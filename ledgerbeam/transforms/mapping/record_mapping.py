@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from itertools import chain, islice
+from itertools import chain, islice, tee
 from operator import itemgetter
 from typing import Any
 
@@ -14,14 +14,22 @@ from ledgerbeam.io import Sample
 from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.mapping.batches import BatchMapping, Window
-from ledgerbeam.transforms.mapping.outcomes import NO_FUNCTION, ChildFailedError, End, NotDecodedError, Outcome, Results
-from ledgerbeam.transforms.mapping.stages import CallStage, copied
+from ledgerbeam.transforms.mapping.batches import BatchAgainError, BatchMapping, Window
+from ledgerbeam.transforms.mapping.outcomes import (
+    NO_FUNCTION,
+    ChildFailedError,
+    End,
+    NotDecodedError,
+    Outcome,
+    Results,
+    copied,
+)
+from ledgerbeam.transforms.mapping.stages import CallStage
+from ledgerbeam.transforms.mapping.task_mapping import TaskFailedError
 from ledgerbeam.user_code.guards import children, end_child
 
 MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
 
-ISOLATED_VALUES = 64  # number of values that are held for a stage in another process
 COPIED_RECORDS = 1024  # number of records of a list that are copied at once
 
 Item = tuple[int, str, Any]  # position of the source record, route, value
@@ -64,11 +72,13 @@ class RecordMapping(BatchMapping):
         stage.collected.running = stage.running
         # Function and encoding alternate. Their shares of the time are measured for the first records.
         with SharedTime("function", "encode") as shared:
-            for records in self._blocks():
-                call = stage.calls(record for record in records if type(record) is not Unreadable)
-                if self._rules.rejects and Unreadable in map(type, records):
-                    call = _of_decoded(call)
-                first = 0
+            blocks, called = self._blocks(), stage.call
+            if stage.ahead is not None:
+                blocks, before = tee(blocks)
+                called = stage.calls(one for records in before for one in records if type(one) is not Unreadable)
+            for records in blocks:
+                is_partial = self._rules.rejects and Unreadable in map(type, records)
+                call, first = _of_decoded(called) if is_partial else called, 0
                 if not self._read:
                     first = MEASURED_RECORDS
                     self._map(shared.measured(call), records, 0, first)
@@ -92,14 +102,18 @@ class RecordMapping(BatchMapping):
                 self._blame(error, position)
 
     def _run_batches(self, stage: CallStage, size: int) -> None:
+        for window, indexes, results in self._parts_of_each(stage, self._windows(size)):
+            with timed("encode"):
+                self._take_batch(results, indexes, window)
+
+    def _windows(self, size: int) -> Iterator[tuple[Window, Sequence[int], int]]:
+        """Yield the records of the task in batches, with the indexes of readable ones and the first position."""
         records = chain.from_iterable(self._blocks())
         while values := list(islice(records, size)):
             first = self._read
             self._read += len(values)
             window = Window(values, range(first, self._read))
-            for indexes, results in self._parts(stage, window, self._readable(window), first):
-                with timed("encode"):
-                    self._take_batch(results, indexes, window)
+            yield window, self._readable(window), first
 
     def _take_batch(self, results: Sequence[Any], indexes: Sequence[int], window: Window) -> None:
         add, plain, (values, positions, *_) = self._tally.routes[""].add, self._plain, window
@@ -189,29 +203,34 @@ class RecordMapping(BatchMapping):
         return position, "", record
 
     def _each(self, stage: CallStage, items: Iterable[Item]) -> Iterator[Item]:
-        values = iter(items)
-        while window := list(islice(values, 1 if stage.ahead is None else ISOLATED_VALUES)):
-            call = stage.calls(item[2] for item in window)
-            for item in window:
-                if children:
-                    end_child()
-                stage.collected.running = stage.running
-                try:
-                    result = call(item[2])
-                except ChildFailedError:
-                    raise
-                except BaseException as error:  # noqa: BLE001 - of the only function of a job
-                    result = stage.read(item[2], None, error=error)
-                yield from self._passed(stage, item, result)
+        call = stage.call
+        if stage.ahead is not None:
+            items, before = tee(items)
+            call = stage.calls(item[2] for item in before)
+        for item in items:
+            if children:
+                end_child()
+            stage.collected.running = stage.running
+            try:
+                result = call(item[2])
+            except (ChildFailedError, TaskFailedError, BatchAgainError):  # the latter of items that are taken ahead
+                raise
+            except BaseException as error:  # noqa: BLE001 - of the only function of a job
+                result = stage.read(item[2], None, error=error)
+            yield from self._passed(stage, item, result)
 
     def _batches(self, stage: CallStage, size: int, items: Iterable[Item]) -> Iterator[Item]:
-        start, items = 0, iter(items)
-        while window := list(islice(items, size)):
-            batch = Window([item[2] for item in window], [item[0] for item in window])
-            for indexes, results in self._parts(stage, batch, range(len(window)), start):
-                for index, result in zip(indexes, results, strict=True):
-                    yield from self._passed(stage, window[index], result)
-            start += len(window)
+        def windows() -> Iterator[tuple[Window, Sequence[int], int]]:
+            start, rest = 0, iter(items)
+            while some := list(islice(rest, size)):
+                positions, routes, values = map(list, zip(*some, strict=True))
+                yield Window(values, positions, routes=routes), range(len(some)), start
+                start += len(some)
+
+        for window, indexes, results in self._parts_of_each(stage, windows()):
+            for index, result in zip(indexes, results, strict=True):
+                item = window.positions[index], window.routes[index], window.values[index]
+                yield from self._passed(stage, item, result)
 
     def _passed(self, stage: CallStage, item: Item, result: Any) -> Iterator[Item]:
         """Yield the results of a stage for a value, and count them."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
 from functools import cache, partial
 from itertools import groupby
 from typing import Any
@@ -14,16 +11,17 @@ from typing import Any
 from ledgerbeam.io import Sample
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.stats import Collected
-from ledgerbeam.transforms.mapping.outcomes import ChildFailedError, End, Results, read_result
+from ledgerbeam.transforms.mapping.async_calls import AsyncCalls
+from ledgerbeam.transforms.mapping.outcomes import ChildFailedError, End, Results, copied, read_result
 from ledgerbeam.user_code.functions_of_job import JobFunction
 from ledgerbeam.user_code.guards import ReportedError, is_interrupt
-from ledgerbeam.user_code.objects import ReadyObject
+from ledgerbeam.user_code.objects import ReadyObject, is_async
 
 # Types of the results of a function that are the records of the next one without more checks.
 _RECORDS = frozenset({dict, Sample, str, bytes, int, float})
-_IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes, datetime, date, Decimal})
 
-Ahead = Callable[..., Callable[[Any], Any]]  # `IsolatedCalls.ahead`, of functions in another process
+# Takes values, and returns the function to call with them: `IsolatedCalls.ahead`, or `AsyncCalls.ahead`
+Ahead = Callable[..., Callable[[Any], Any]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class ReadyFunction:
     label: str = ""
     batch: int | None = None  # maximum number of records of a call; None for single records
     invariant: bool = True  # whether the outcome of a record is independent of the other records of its batch
+    is_async: bool = False  # whether a call returns a coroutine
 
 
 @dataclass
@@ -56,7 +55,7 @@ class CallStage:
     output: str
     size: int | None
     collected: Collected  # statistics of the functions
-    ahead: Ahead | None = None  # of the stage, if its functions are in another process
+    ahead: Ahead | None = None  # of the stage, if its calls are made ahead
     measured: Callable[[Any], Any] = lambda call: call  # wraps calls, to measure their time
     call: Callable[[Any], Any] = field(init=False)
     running: Callable[[], int] = field(init=False)  # returns the number of the running function in the job
@@ -65,7 +64,7 @@ class CallStage:
         calls = [function.call for function in self.functions]
         self.running = self.first.__index__
         if self.ahead is not None:
-            self.call = self._call_isolated
+            self.call = self._call_ahead
         elif self.collected.parts and self.size is None:
             self.call, self.running = _fused(len(calls))(calls, self.first, _RECORDS, self.read)
         else:
@@ -75,6 +74,11 @@ class CallStage:
     def stop(self) -> int:
         """Number of the function after the last one."""
         return self.first + len(self.functions)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calls of its only function return coroutines."""
+        return self.functions[0].is_async
 
     @property
     def invariant(self) -> bool:
@@ -113,7 +117,7 @@ class CallStage:
 
         return called
 
-    def _call_isolated(self, value: Any) -> Any:
+    def _call_ahead(self, value: Any) -> Any:
         return self.calls([value])(value)
 
     def has_observed(self) -> bool:
@@ -163,33 +167,30 @@ class CallStage:
         return Results(records, ends, received)
 
 
-def copied(value: Any) -> Any:
-    """Return a value that a function may change in place without a change of the given one."""
-    kind = type(value)
-    if kind in _IMMUTABLE:
-        return value
-    if kind is dict:
-        return {name: one if type(one) in _IMMUTABLE else copied(one) for name, one in value.items()}
-    if kind is list:
-        return [one if type(one) in _IMMUTABLE else copied(one) for one in value]
-    if kind is Sample:
-        return Sample(value.key, value)  # of bytes
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - an object that cannot be copied, such as a handle, is shared
-        return value
-
-
 def stages_of(
-    functions: Sequence[ReadyFunction], output: str, collected: Collected, ahead: Ahead | None = None
+    functions: Sequence[ReadyFunction],
+    output: str,
+    collected: Collected,
+    ahead: Ahead | None = None,
+    asynchronous: AsyncCalls | None = None,
 ) -> list[CallStage]:
-    """Divide the functions of a job into stages. `collected` has parts if there are several functions."""
+    """Divide the functions of a job into stages. `collected` has parts if there are several functions.
+
+    `ahead` makes all calls ahead, in another process; without it `asynchronous` makes those of async functions ahead.
+    """
     stages: list[CallStage] = []
-    numbered = groupby(enumerate(functions), lambda one: (one[1].batch, one[0] if one[1].batch else None))
-    for (size, _), group in numbered:
+    alone = groupby(enumerate(functions), lambda one: (one[1].batch, one[0] if one[1].batch or one[1].is_async else -1))
+    for (size, _), group in alone:
         numbers, members = zip(*group, strict=True)
         is_last = numbers[-1] == len(functions) - 1
-        ahead_of_stage = ahead and partial(ahead, stage=len(stages))
+        ahead_of_stage: Ahead | None = None
+        if ahead is not None:
+            ahead_of_stage = partial(ahead, stage=len(stages))
+        elif members[0].is_async:
+            calls = asynchronous or AsyncCalls()
+            ahead_of_stage = partial(
+                calls.ahead, call=members[0].call, name=members[0].name, number=numbers[0], batched=size is not None
+            )
         stages.append(CallStage(numbers[0], members, output if is_last else "", size, collected, ahead_of_stage))
     return stages
 
@@ -212,6 +213,11 @@ class HostedFunctions:
         """Labels of several functions; empty for one function."""
         return [one.label for one in self.functions] if len(self.functions) > 1 else ()
 
+    @property
+    def are_async(self) -> bool:
+        """Whether calls of the functions return coroutines. The functions are imported."""
+        return any(is_async(one.object.check()) for one in self.functions)
+
     def load(self) -> None:
         """Import the modules of the functions."""
         for one in self.functions:
@@ -224,7 +230,9 @@ class HostedFunctions:
     def mapped(self, ready: Sequence[ReadyObject]) -> list[ReadyFunction]:
         """Return the functions with their objects."""
         return [
-            ReadyFunction(name, loaded.call, one.label, one.batch or self.size, not loaded.depends_on_batches)
+            ReadyFunction(
+                name, loaded.call, one.label, one.batch or self.size, not loaded.depends_on_batches, loaded.is_async
+            )
             for name, one, loaded in zip(self.names, self.functions, ready, strict=True)
         ]
 

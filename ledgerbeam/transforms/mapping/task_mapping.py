@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from ledgerbeam.ledger.model.accounts import FUNCTIONS, NOTHING, Statistic
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sketches.functions import MergedFunctions
 from ledgerbeam.sources.forms import RecordBlocks, blocks_of
+from ledgerbeam.transforms.mapping.async_calls import AsyncCalls
 from ledgerbeam.transforms.mapping.collectors import (
     Collector,
     UnplacedError,
@@ -60,6 +61,7 @@ class MappingRules:
     # Whether each result is checked at once, even if the format encodes all results of a task together
     placed: bool = False
     ahead: Ahead | None = None  # if the functions are in another process
+    asynchronous: AsyncCalls = field(default_factory=AsyncCalls)  # how async functions are called
     # Whether each record has one row in the output. The row of a record without a result has nulls.
     per_record: bool = False
 

@@ -55,7 +55,7 @@ def board(place: BoardPlace) -> Iterator[Board]:
     found = task_board(place.run_dir)
     yield found
     found.close()
-    this_overlap().begin(None)
+    this_overlap().begin()
     this_overlap().held = 0
 
 

@@ -365,7 +365,7 @@ def test_what_is_fetched_ahead_is_that_of_the_task_that_follows(tasks: tuple[Tas
     for comes, is_fetched in ((other, False), (two, True)):
         overlap.begin(two)
         assert overlap.fetched(one, fetching) is None
-        overlap.begin(None)
+        overlap.begin()
         ahead = overlap.fetched(comes, fetching)
         assert (ahead is not None) is is_fetched
         assert ahead is None or ahead.result() == two.name
@@ -380,7 +380,7 @@ def test_what_cannot_be_fetched_ahead_is_no_failure_of_the_task_before() -> None
 
     overlap.begin(two)
     assert overlap.fetched(one, lambda _: refuse) is None
-    overlap.begin(None)
+    overlap.begin()
     ahead = overlap.fetched(two, lambda _: refuse)
     assert ahead is not None
     with pytest.raises(StorageError, match="no"):
@@ -392,8 +392,8 @@ def test_nothing_is_fetched_of_what_is_no_task_or_is_read_in_its_turn() -> None:
     overlap = Overlap()
     assert (overlap.follows, overlap.held) == (False, 0)
     asked: list[Task] = []
-    for following, follows in ((object(), True), (task, True), (None, False)):
-        overlap.begin(following)
+    for following, follows in (([object()], True), ([task], True), ([], False)):
+        overlap.begin(*following)
         assert overlap.follows is follows
         assert overlap.fetched(task, asked.append) is None
     assert asked == [task]

@@ -476,7 +476,7 @@ def writes(tmp_path: Path) -> Iterator[_Write]:
     made = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
     yield made
     made.teardown()
-    this_overlap().begin(None)
+    this_overlap().begin()
     this_overlap().held = 0
 
 

@@ -1,0 +1,169 @@
+"""Calls of async functions: several records are in flight at once, and their results come in order.
+
+While the last calls of a task are in flight, the calls for the next tasks of the worker start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from ledgerbeam import stats
+from ledgerbeam.ledger import Task
+from ledgerbeam.sources.forms import blocks_of
+from ledgerbeam.sources.kind import Unreadable
+from ledgerbeam.transforms.chain.schedule import this_overlap
+from ledgerbeam.transforms.mapping.outcomes import TIMEOUT, copied
+from ledgerbeam.user_code.async_loop import event_loop
+from ledgerbeam.user_code.guards import ReportedError
+
+IN_FLIGHT = 32  # default for the most records for which functions are called at once in a worker
+_STARTED = 4  # multiple of the calls in flight that are started, so that a slow call keeps no later one back
+_MOST_TASKS = 8  # whose calls start ahead
+
+
+class _Outcome(NamedTuple):
+    result: Any
+    error: BaseException | None
+    observed: list[stats.Observation]
+
+
+_Started = deque[Future[tuple[Any, BaseException | None]]]
+
+
+class AsyncCalls:
+    """Calls of the async functions of a job in one process. One thread uses it.
+
+    Args:
+        most: Largest number of calls in flight.
+        seconds: Longest time of a call; None for no limit.
+    """
+
+    def __init__(self, most: int = IN_FLIGHT, seconds: float | None = None) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._running: list[Generator[_Outcome]] = []
+        self._first: _Started = deque()  # for the first records of this task
+        self._later: dict[bytes, _Later] = {}  # for the first records of the next tasks
+        self._is_read = False  # whether the records of this task are as they were read
+
+    @contextmanager
+    def of_task(self, task: Task) -> Iterator[None]:
+        """Map one task in the body. Then its calls that are still in flight are cancelled."""
+        self._is_read = task.records is this_overlap().read
+        later = self._later.pop(task.node, None)
+        if later is None or later.records is not task.records:
+            for other in (*self._later.values(), *([later] if later else [])):
+                _cancel(other.started)
+            self._later.clear()
+            later = None
+        self._first = deque() if later is None else later.started
+        try:
+            yield
+        finally:
+            for outcomes in self._running:
+                outcomes.close()
+            self._running.clear()
+            _cancel(self._first)
+
+    def ahead(
+        self, values: Iterable[Any], *, call: Callable[[Any], Any], name: str, number: int, batched: bool
+    ) -> Callable[[Any], Any]:
+        """Return a function that is to be called with each of `values`, in order, and calls `call` ahead.
+
+        It returns the result for a value, or raises the error of its call. `name` and `number` are those of the
+        function in the job, which takes batches if `batched`.
+        """
+        called = partial(self._called, call, name, number)
+        found = self._outcomes(iter(values), called, is_first=number == 0 and not batched)
+        self._running.append(found)
+
+        def outcome(_: Any) -> Any:
+            result, error, observed = next(found)
+            if observed:
+                stats.replay(observed)
+            if error is not None:
+                raise error
+            return result
+
+        return outcome
+
+    def _outcomes(self, values: Iterator[Any], called: Callable[[Any], Any], *, is_first: bool) -> Generator[_Outcome]:
+        start, most = partial(event_loop().start, most=self._most), _STARTED * self._most
+        started: _Started = deque()
+        if is_first:
+            started, self._first = self._first, started
+            for _ in islice(values, len(started)):
+                pass
+        try:
+            for value in values:
+                started.append(start(partial(called, value)))
+                while started and (len(started) >= most or started[0].done()):
+                    yield _outcome(started.popleft())
+            while started:
+                if is_first:
+                    self._start_later(start, called, most - len(started))
+                yield _outcome(started.popleft())
+        finally:
+            _cancel(started)
+
+    def _start_later(self, start: Callable[..., Any], called: Callable[[Any], Any], most: int) -> None:
+        """Start calls for the next tasks, at most as many as leave `most` for the calls of this one."""
+        overlap = this_overlap()
+        left = most - sum(len(later.started) for later in self._later.values())
+        for used, task in enumerate(overlap.later if self._is_read else ()):
+            if left <= 0:
+                overlap.wanted = max(1, used)
+                return
+            if (later := self._later.get(task.node)) is None:
+                later = self._later[task.node] = _Later(overlap.records_of(task))
+            for value in islice(later.values, left):
+                later.started.append(start(partial(called, value)))
+                left -= 1
+        overlap.wanted = min(len(overlap.later) + 1, _MOST_TASKS)
+
+    async def _called(self, call: Callable[[Any], Any], name: str, number: int, value: Any) -> _Outcome:
+        observed = stats.Observed([""] * (number + 1))
+        observed.running = number.__index__
+        with stats.collecting(into=observed):
+            try:
+                async with asyncio.timeout(self._seconds) as limit:
+                    result = copied(await call(value))  # another call may change it
+                return _Outcome(result, None, observed.observations)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - reported
+                if type(error) is TimeoutError and limit.expired():
+                    said = f"{name} took more than {self._seconds:g} s"
+                    error = ReportedError(TIMEOUT, said, has_ended=True, function=number)
+                return _Outcome(None, error, observed.observations)
+
+
+class _Later:
+    """Calls for the first records of a later task."""
+
+    def __init__(self, records: Any) -> None:
+        self.records = records
+        every = chain.from_iterable(blocks_of(records))
+        self.values = (copied(record) for record in every if type(record) is not Unreadable)
+        self.started: _Started = deque()
+
+
+def _outcome(future: Future[tuple[Any, BaseException | None]]) -> _Outcome:
+    try:
+        outcome, error = future.result()
+    except CancelledError as cancelled:  # the function has cancelled its own task
+        error = cancelled
+    return _Outcome(None, error, []) if error is not None else outcome
+
+
+def _cancel(started: _Started) -> None:
+    for one in started:
+        one.cancel()
+    started.clear()
