@@ -34,7 +34,7 @@ from ledgerbeam import sketches
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.sketches import LARGEST, LIMIT
 
-__all__ = ["Collected", "Observed", "collecting", "count", "discarded", "distinct", "observe", "top"]
+__all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
 
 MOST_NAMES = 100
 """Maximum number of statistics, of reasons and of routes in a task. They name categories, not single records."""
@@ -178,7 +178,7 @@ class Collected:
         return found
 
 
-class Observed(Collected):
+class Observing(Collected):
     """Statistics that are only checked here, and kept as observations to `replay`.
 
     Args:

@@ -153,7 +153,7 @@ def test_what_does_not_take_a_value_says_what_it_takes(name: str, values: dict[s
     ("name", "said"),
     [
         ("generator", "is a generator function: .* collect the records in a list"),
-        ("coroutine", "is a coroutine function: .* asyncio.run"),
+        ("coroutine", "is an async function, which only map and annotate take: .* asyncio.run"),
         *((name, "a generator function") for name in ("async_generator", "Generating", "making", "partial_generator")),
         ("NotCalled", "is a class without __call__: .* define __call__"),
         ("by_name", "its first parameter is the record"),

@@ -129,7 +129,7 @@ class AsyncCalls:
         overlap.wanted = min(len(overlap.later) + 1, _MOST_TASKS)
 
     async def _called(self, call: Callable[[Any], Any], name: str, number: int, value: Any) -> _Outcome:
-        observed = stats.Observed([""] * (number + 1))
+        observed = stats.Observing([""] * (number + 1))
         observed.running = number.__index__
         with stats.collecting(into=observed):
             try:

@@ -155,7 +155,7 @@ class _HostedCalls:
         """Map windows of values. EOFError: the worker has closed the connection."""
         names, stage, values = receive(self._worker)
         while True:
-            with stats.collecting(into=stats.Observed(self._hosted.labels, names or ())) as collected:
+            with stats.collecting(into=stats.Observing(self._hosted.labels, names or ())) as collected:
                 stages, names = self._hosted.stages(self._ready, collected), None
                 while names is None:  # of the same task
                     self._map(collected, stages[stage], values)
