@@ -339,6 +339,11 @@ def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str
             )
         elif isinstance(unit.transform, ProcessTask | ProcessBatch) and after[-1] is not ReadTasks:
             yield f"{unit.full_label!r} is before ReadTasks; put it after ReadTasks, where tasks have their records"
+        elif after[-1] is ReadTasks and any(isinstance(one.transform, WriteColumns) for one in units):
+            yield (
+                f"{unit.full_label!r} is before WriteColumns, which needs a row for each record of ReadTasks; give its "
+                "function to WriteColumns, as the first of a list of functions"
+            )
 
 
 def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.coders import VarIntCoder
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
@@ -30,11 +31,13 @@ from ledgerbeam.transforms import (
     ReadTasks,
     Scatter,
     SkipCompleted,
+    WriteColumns,
     WriteTasks,
 )
 from ledgerbeam.transforms.chain.base import TASKS
 from ledgerbeam.transforms.shape import chain_alone, find_chain, rest_alone
 
+COLUMN = pa.schema([("length", pa.int64())])
 RUNNERS = {
     "FnApi": [],
     "Prism": ["--runner=PrismRunner", "--prism_location=/nothing/prism"],
@@ -294,6 +297,10 @@ WHOLE: dict[str, tuple[Callable[[beam.Pipeline, Path], Any], str]] = {
     "before reading": (
         lambda p, f: begin(p, f) | PlanTasks() | "Early" >> ProcessTask(keep) | ReadTasks() | write(f) | CommitTasks(),
         "'Early' is before ReadTasks",
+    ),
+    "before columns": (
+        lambda p, f: read(p, f) | "Drop" >> ProcessTask(keep) | WriteColumns(str(f), len, COLUMN) | CommitTasks(),
+        "'Drop' is before WriteColumns, which needs a row for each record",
     ),
     "after writing": (
         lambda p, f: read(p, f) | write(f) | "Late" >> ProcessTask(keep) | CommitTasks(),
