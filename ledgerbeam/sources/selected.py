@@ -93,6 +93,14 @@ class SelectedRecords(NumberedRecords[Any]):
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def read_span(self, start: int, stop: int) -> list[Any]:
+        """Read the selected records `[start, stop)` without blank lines; IndexMismatchError if there are fewer."""
+        try:
+            return super().read_span(start, stop)
+        except RecordError:  # perhaps a blank line, which spans of the reader skip
+            numbers = self.numbers[start:stop].tolist()
+            return [record for number in numbers for record in self._reader.read_span(number, number + 1)]
+
     def _read(self, records: list[int]) -> list[Any]:
         return self._reader.read_many(self.numbers[records].tolist())
 

@@ -142,9 +142,14 @@ class Where:
 def read_where(
     where: str | Callable[..., Any] | None, made: Callable[[str | Callable[..., Any]], Where]
 ) -> str | Where:
-    """Return a condition as SQL, or as a `Where`: `made` makes that of a function. None selects all records."""
+    """Return a condition as SQL, or as a `Where`: `made` makes that of a function. None selects all records.
+
+    UsageError: it is neither text nor a function.
+    """
     if where is None:
         return Where()
+    if not (callable(where) or isinstance(where, str)):
+        raise UsageError(f"where={where!r}: expected SQL or a function, found {type(where).__name__}; write it as text")
     return made(where) if callable(where) or _IS_FUNCTION.fullmatch(where) else where
 
 

@@ -282,6 +282,11 @@ def test_a_reader_and_an_iterator_have_selected_records_alone(texts: Workspace) 
     places = [place for place in places if annotated(json.loads(lines[place])["n"])]
     assert [record["n"] for record in records] == [json.loads(lines[place])["n"] for place in places]
     assert records[3] == records[3 - len(records)] == json.loads(lines[places[3]])
+    others: Any = ledgerbeam.open(url, with_=scores, where="n IS NULL")
+    nulls = [json.loads(line) for line in lines if line and not annotated(json.loads(line)["n"])]
+    assert list(others) == others[:] == nulls, "as a job, without blank lines"
+    with pytest.raises(ledgerbeam.UsageError, match="where=5: expected SQL or a function, found int"):
+        ledgerbeam.open(url, with_=scores, where=5)  # type: ignore[call-overload]
     node = Records(records, shuffle=True, seed=3)
     graph = iter(node)
     first = [next(graph) for _ in range(10)]
