@@ -61,7 +61,7 @@ _RUN = CallSpec(
     is_job=False,
 )
 
-_COLUMNS = "columns"  # parameter with the schema of `WriteColumns`
+_COLUMNS = "schema of columns"  # parameter with the schema of `WriteColumns`
 # Parameters of a job that follow from its pipeline.
 _SAID = ("output", "to", "functions", "scatter", "partition", _COLUMNS)
 

@@ -89,10 +89,10 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
     from ledgerbeam.ledger.model.accounts import RecordCounts
     from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.calls.result import ListedRows, Result
-    from ledgerbeam.pipelines.jobs.claim import routes_of
     from ledgerbeam.pipelines.outputs.hub import files_of, publish_to_hub
     from ledgerbeam.pipelines.outputs.metadata import publish_shards, require_shards
     from ledgerbeam.pipelines.outputs.published import forget_published
+    from ledgerbeam.pipelines.outputs.recorded import routes_of
 
     started, place, parts, stores = time.monotonic(), values.url, values.part, values.storage_options
     as_, to, route = values.as_, values.to, values.route

@@ -31,6 +31,7 @@ from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
+from ledgerbeam.pipelines.outputs.recorded import routes_of
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 
 Kind = Literal["failed", "rejected"]
@@ -74,6 +75,10 @@ def open_job(
     store = known or open_store(job.ledger, job.storage_options, create=True)
     if owner is not None and on_change == "restart":
         owner.begin_restart(store)
+        if known is not None:
+            from ledgerbeam.pipelines.outputs.published import withdraw_earlier  # noqa: PLC0415 - for few runs
+
+            withdraw_earlier(job, say)
     before = store.job()
     store.open_job(job.identity(), on_change=on_change)
     is_new = before is None or (on_change == "restart" and before != store.job())
@@ -132,11 +137,6 @@ def _state(store: LedgerStore) -> str:
     sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
     complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
     return f"resuming: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
-
-
-def routes_of(store: LedgerStore) -> list[str]:
-    """Return the names of the routes to which a job has written records."""
-    return sorted(name for name in store.status()["records"]["written"] if name)
 
 
 def partial_run(store: LedgerStore, kind: Kind, pattern: str) -> dict[str, str]:

@@ -163,6 +163,12 @@ class JobSpec(ABC):
         is_another = any(not line.startswith(self.decisions) for line in self.identity().differences(stored))
         if is_another and on_change == "restart":
             return self.with_decisions(say)
+        if is_another and on_change == "accept" and _has_columns(stored) != _has_columns(self.identity()):
+            was, now = ("columns", "records") if _has_columns(stored) else ("records", "columns")
+            raise UsageError(
+                f"ledger {self.ledger}: its job has written {was}, and this one writes {now}; give another --ledger "
+                "and --output, or --on-job-change restart"
+            )
         job = self.with_recorded(stored)
         return job if is_another and on_change == "refuse" else job.with_decisions(say)  # the ledger refuses it
 
@@ -347,6 +353,11 @@ class JobSpec(ABC):
     def work_folder(self) -> str:
         """The folder beside the ledger for the job's own files, such as parts of indexes and notes of products."""
         return work_folder_of(self.ledger)
+
+
+def _has_columns(job: Job) -> bool:
+    """Return whether the outputs of a job are columns beside records."""
+    return job.pipeline == "annotate" or any(map(job.parameters.get, ("mark", "schema of columns")))
 
 
 class StageSources:

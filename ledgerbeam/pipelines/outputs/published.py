@@ -26,10 +26,9 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.claim import routes_of
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Product, work_folder_of
 from ledgerbeam.pipelines.outputs.metadata import publish_catalog, publish_shards
-from ledgerbeam.pipelines.outputs.recorded import require_own_folder
+from ledgerbeam.pipelines.outputs.recorded import require_own_folder, routes_of
 
 _NOTE = "published-"
 
@@ -91,7 +90,7 @@ class PublishedMetadata(Product):
         urls = [url for some in made.values() for url in some]
         for form, route in list(_noted(job.work_folder, job.storage_options)):
             if form == self.form and not made.get(route):
-                self._withdraw(job, route, urls, say)
+                self.withdraw(job, route, urls, say)
         if not urls:
             say(f"{job.output}: no shards, so no {self.form} metadata is published")
         return urls
@@ -100,14 +99,15 @@ class PublishedMetadata(Product):
         """Return whether a catalog of columns is written also without shards, so that they can be read."""
         return self.form == "columns" and not route and bool(job.column_names())
 
-    def _withdraw(self, job: JobSpec, route: str, kept: Collection[str], say: Callable[[str], None]) -> None:
-        """Remove the metadata of a dataset that has no shards any more. Files that others have changed stay."""
+    def withdraw(self, job: JobSpec, route: str, kept: Collection[str], say: Callable[[str], None]) -> None:
+        """Remove the metadata of a dataset without shards. Files that others have changed or moved stay."""
         options = job.storage_options
         note = OutputStamp(job.work_folder, _note_name(self.form, route), "", (), options)
         for file in _files(note.latest(), self.form):
-            if file.url not in kept and content_problem(file.url, file.size, file.checksum, options) is None:
+            is_here = file.url not in kept and file.url.startswith(f"{job.output}/")
+            if is_here and content_problem(file.url, file.size, file.checksum, options) is None:
                 delete(file.url, options)
-                say(f"removed, because the dataset has no shards any more: {file.url}")
+                say(f"removed, because the job no longer writes its shards: {file.url}")
         note.forget()
 
     def _publish(self, job: JobSpec, store: LedgerStore, route: str, say: Callable[[str], None]) -> list[str]:
@@ -154,6 +154,14 @@ class PublishedMetadata(Product):
             f"{job.output}: not published as {self.form}, because records are missing; existing metadata describes the "
             "earlier shards"
         )
+
+
+def withdraw_earlier(job: JobSpec, say: Callable[[str], None]) -> None:
+    """Remove the metadata of an earlier job of the ledger in formats that the job does not publish."""
+    form = getattr(job.product(), "form", None)
+    for other, route in list(_noted(job.work_folder, job.storage_options)):
+        if other != form:
+            PublishedMetadata(other).withdraw(job, route, (), say)
 
 
 def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], options: Options) -> bool:

@@ -55,6 +55,11 @@ class OutputFolder:
 Outputs: TypeAlias = JobSpec | OutputFolder
 
 
+def routes_of(store: LedgerStore) -> list[str]:
+    """Return the names of the routes to which a job has written records."""
+    return sorted(name for name in store.status()["records"]["written"] if name)
+
+
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
     """Make a ledger forget the sources of missing outputs, so that they run again. Return the number of these outputs.
 

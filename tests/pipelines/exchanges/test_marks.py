@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, UsageError
+from ledgerbeam.io.listing.left_out import MARKS_FOLDER
+from ledgerbeam.sources.columns import CATALOG
 from tests.pipelines.exchanges.in_process import call_here, marking
 from tests.pipelines.exchanges.stages import in_sources, marks_in, require_marks
 from tests.pipelines.exchanges.test_dedup import stays_for
@@ -68,6 +70,20 @@ def test_marks_of_a_split_are_the_parts_that_it_writes(folder: Path) -> None:
         found = [json.loads(line) for line in select(f"part = '{part}'", part)]
         assert found == [json.loads(line) for line in lines_in(folder / "out" / part)] != []
     assert select("part IS NULL", "none") == [], "blank lines alone have no part"
+
+
+def test_columns_and_records_replace_each_other_in_a_folder_only_by_a_restart(folder: Path) -> None:
+    records, columns = partial(split, output="out", ledger="L"), marking(split, output="out", ledger="L")
+    call_here(columns)
+    for _ in range(2):
+        written = sorted((folder / "out").rglob("*"))
+        other = records if (folder / "out" / CATALOG).exists() else columns
+        with pytest.raises(UsageError, match=r"its job has written (columns|records), and this one writes"):
+            call_here(partial(other, on_job_change="accept"))
+        assert sorted((folder / "out").rglob("*")) == written
+        call_here(partial(other, on_job_change="restart"))
+        assert (folder / "out" / CATALOG).exists() == (other is columns)
+        assert not [path for path in written if path.exists() and path.suffix and path.parent.name != MARKS_FOLDER]
 
 
 @pytest.mark.slow

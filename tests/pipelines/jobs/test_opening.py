@@ -17,11 +17,12 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job, routes_of
+from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.owner import Existing
+from ledgerbeam.pipelines.outputs.recorded import routes_of
 from ledgerbeam.pipelines.report.run_info import run_info
 
 OLD, NEW = Source("/in/a", 1, "1"), Source("/in/a", 1, "2")
