@@ -153,8 +153,10 @@ class DecontaminateJob(MarkingJob, SelectJob):
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
         from ledgerbeam.ledger import merged_statistics  # noqa: PLC0415 - after the job
-        from ledgerbeam.transforms.dedup.decontaminate import WITHOUT_TEXT  # noqa: PLC0415
+        from ledgerbeam.transforms.dedup.decontaminate import WITHOUT_TEXT, EvaluationSets  # noqa: PLC0415
 
+        for url, short in EvaluationSets(list(self.against), self.ngram, self.storage_options).short.items():
+            yield f"{url}: texts with fewer than {self.ngram} words are not searched for: {short:,}"
         found, records = merged_statistics(store, WITHOUT_TEXT).get(WITHOUT_TEXT), store.status()["records"]["read"]
         if found is not None and found.value() >= records:
             yield (

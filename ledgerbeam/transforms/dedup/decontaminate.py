@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam import stats
-from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.any_source import open_any
@@ -34,8 +33,6 @@ from ledgerbeam.user_code.objects import require_unchanged
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_log = library_logger(__name__)
 
 CONTAMINATED = "contaminated"  # drop reason of a record that shares an n-gram with an evaluation set
 WITHOUT_TEXT = "records without a text"  # statistic
@@ -67,6 +64,7 @@ class EvaluationSets:
         self.ngram = ngram
         names = [url.rstrip("/").rpartition("/")[2] for url in urls]
         self.names = names if len(set(names)) == len(names) else list(urls)
+        self.short: dict[str, int] = {}  # number of texts without n-grams, by file
         self._texts: list[bytes] = []  # words of each text, separated by spaces
         hashes, places = [np.zeros(0, np.uint64)], [np.zeros((0, 3), np.int64)]  # places: set, text, first word
         for number, url in enumerate(urls):
@@ -83,9 +81,7 @@ class EvaluationSets:
                     f"--against {url}: expected texts of at least {ngram} words, found none; give a smaller --ngram"
                 )
             if short:
-                _log.warning(
-                    "%s: %s texts have fewer than %s words, and are not searched for", url, f"{short:,}", ngram
-                )
+                self.short[url] = short
         self._hashes, first_places = np.unique(np.concatenate(hashes), return_index=True)
         self._places = np.concatenate(places)[first_places]
 

@@ -393,7 +393,9 @@ def test_a_flow_selects_by_columns_that_it_writes(texts: Workspace) -> None:
 
 
 def test_contaminated_records_are_dropped_or_marked(quizzes: Workspace) -> None:
-    found = quizzes.succeed(*decontaminate("--output", "clean", "--to", "jsonl", "--json")).json
+    ran = quizzes.succeed(*decontaminate("--output", "clean", "--to", "jsonl", "--workers", "2", "--json"))
+    found = ran.json
+    assert ran.err.count("quiz.jsonl: texts with fewer than 5 words are not searched for: 1") == 1
     assert found["records"]["dropped"] == {"contaminated": 2}
     lines = [path.read_text() for path in sorted((quizzes.root / "clean").glob("*.jsonl"))]
     assert "".join(lines) == "".join(lines_of(quizzes, lambda n: n not in (25, 77)))
