@@ -3,6 +3,9 @@
 A folder has a catalog, the Arrow file ``_columns.arrow``. Its rows name the file, the source, and the first record of
 each span of a source whose columns are in one file. So a source's columns are found without a listing, and columns of
 another version of the source are refused.
+
+The catalog identifies files by their content. A second file has the versions that the store gave them, such as times.
+A file without such a version, as in a copy of the folder, is read and compared before it is used.
 """
 
 from __future__ import annotations
@@ -35,9 +38,11 @@ from ledgerbeam.io import OffsetFormat, ParquetFormat, ShardFile, publish_bytes
 from ledgerbeam.io.columns.values import is_json, rows_at
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.reader import RawRecord, runs_of
+from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source, Task
+from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.sources.forms import PlacedRecords
 from ledgerbeam.sources.kind import (
     Cut,
@@ -49,6 +54,7 @@ from ledgerbeam.sources.kind import (
     StreamCut,
     StreamReader,
     TaskLimits,
+    lacks_store_version,
     listed_file,
     with_file_marks,
 )
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
     from ledgerbeam.io.columns.reader import GroupedRows
 
 CATALOG = "_columns.arrow"
+VERSIONS = f"{MARKS_FOLDER}/columns.arrow"  # versions of the files in the store, in the order of the catalog
 METADATA = b"ledgerbeam.columns"  # key in the metadata of a file of columns
 _ROWS = 1 << 20  # number of records whose columns are in memory together
 _FIRST = re.compile(r"-(\d{10,})\.parquet$")  # the number of the first record, in the name of a file of columns
@@ -73,33 +80,55 @@ _SCHEMA = pa.schema(
         ("version", pa.string()),
         ("file", pa.binary()),  # relative to the folder
         ("size", pa.int64()),
-        ("stored", pa.string()),  # version of the file
+        ("checksum", pa.string()),  # of the file
         ("records", pa.int64()),
     ]
 )
 
 
 class CatalogRow(NamedTuple):
-    """A file of columns: its source, and its name, size and version."""
+    """A file of columns: its source, and its name, size and checksum."""
 
     id: bytes
     source: str
     version: str
     file: str
     size: int
-    stored: str
+    checksum: str
     records: int
 
 
-def write_catalog(url: str, rows: Iterable[CatalogRow], names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Write the catalog of a folder of columns. The rows of a source are adjacent, by their first record."""
+def write_catalog(
+    url: str, rows: Iterable[CatalogRow], stored: Sequence[str], names: Sequence[str], options: Mapping[str, Any]
+) -> list[str]:
+    """Write the catalog of a folder of columns, and return the URLs of its files.
+
+    The rows of a source are adjacent, by their first record. `stored` has the version of each file in the store.
+    """
     encoded = (row._replace(source=_encoded(row.source), file=_encoded(row.file)) for row in rows)  # type: ignore[arg-type]
     table = pa.Table.from_pylist([row._asdict() for row in encoded], _SCHEMA)
-    table = table.replace_schema_metadata({METADATA: json.dumps([*names]).encode()})
-    data = io.BytesIO()
+    catalog = _arrow_bytes(table, json.dumps([*names]))
+    versions = _arrow_bytes(pa.table({"stored": [*stored]}), content_checksum([_encoded(url), catalog]))
+    for name, data in ((VERSIONS, versions), (CATALOG, catalog)):
+        publish_bytes(f"{url}/{name}", data, options)
+    return [f"{url}/{VERSIONS}", f"{url}/{CATALOG}"]
+
+
+def _arrow_bytes(table: pa.Table, metadata: str) -> bytes:
+    table, data = table.replace_schema_metadata({METADATA: metadata.encode()}), io.BytesIO()
     with pa.ipc.new_file(data, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
-    publish_bytes(url, data.getvalue(), options)
+    return data.getvalue()
+
+
+def _stored_versions(url: str, catalog: bytes, options: Mapping[str, Any]) -> list[str] | None:
+    """Return the versions of the files of a catalog in the store; None if they are not known for it at its place."""
+    try:
+        table = pa.ipc.open_file(read_bytes(f"{url}/{VERSIONS}", dict(options))).read_all()
+    except (SourceNotFoundError, pa.ArrowInvalid):
+        return None
+    is_of_it = table.schema.metadata == {METADATA: content_checksum([_encoded(url), catalog]).encode()}
+    return table["stored"].to_pylist() if is_of_it else None
 
 
 def _encoded(name: str) -> bytes:
@@ -137,6 +166,7 @@ class ColumnFolder:
             self._table = pa.ipc.open_file(data).read_all()
             self.names = tuple(json.loads(self._table.schema.metadata[METADATA]))
             self._ids: list[bytes] = self._table["id"].to_pylist()
+            self._stored = _stored_versions(url, data, options) or [""] * len(self._ids)
         except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
             raise SourceError(
                 f"{url}/{CATALOG}: not the catalog of a folder of columns ({error}); run ledgerbeam annotate again"
@@ -177,7 +207,9 @@ class ColumnFolder:
             )
         rows = self._table.slice(place[0], place[1] - place[0]).to_pylist()
         return [
-            Source(f"{self.url}/{_decoded(row['file'])}", row["size"], row["stored"]) for row in rows if row["records"]
+            Source(f"{self.url}/{_decoded(row['file'])}", row["size"], content_version(row["checksum"]), stored=stored)
+            for row, stored in zip(rows, self._stored[slice(*place)], strict=True)
+            if row["records"]
         ]
 
 
@@ -296,7 +328,8 @@ class Columns:
     def _opened(self, file: Source, names: tuple[str, ...]) -> GroupedRows:
         if (reader := self._open.get(file.url)) is None:
             kind = ParquetFormat(columns=names)
-            reader = self._open[file.url] = kind.open_columns(file.url, self._options, listed=listed_file(file))
+            listed = listed_file(with_file_marks(file, self._options) if lacks_store_version(file) else file)
+            reader = self._open[file.url] = kind.open_columns(file.url, self._options, listed=listed)
             if len(self._open) > _MOST_OPEN:
                 self._open.pop(next(iter(self._open))).close()
         return reader

@@ -20,7 +20,6 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.columns import ColumnFolder, Columns, ColumnSelection, conditioned
-from ledgerbeam.sources.kind import listed_file
 from ledgerbeam.sources.listing import stat_source
 from ledgerbeam.sources.where import Where, read_where
 from ledgerbeam.user_code.functions import reference_of
@@ -61,7 +60,7 @@ class SelectedRecords(NumberedRecords[Any]):
         self.url = reader.url
         self._where = where
         self._weights = weights
-        self.files = [source, *(listed_file(file) for files, _ in columns for file in files)]
+        self.files = [source, *(FileInfo(file.url, file.size, file.version) for files, _ in columns for file in files)]
         self._reader = reader
         self._columns = columns
         self._options = dict(options or {})

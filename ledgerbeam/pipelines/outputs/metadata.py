@@ -237,18 +237,17 @@ def _publish_columns(dataset: PublishedShards) -> Published:
 
 def publish_catalog(root: str, shards: Sequence[OutputShard], names: Sequence[str], options: Options) -> Publication:
     """Write the catalog of columns with these names; there may be no shards."""
-    from ledgerbeam.sources.columns import CATALOG, CatalogRow, write_catalog  # noqa: PLC0415 - brings pyarrow
+    from ledgerbeam.sources.columns import CatalogRow, write_catalog  # noqa: PLC0415 - brings pyarrow
 
-    found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
+    stored = [info.version for info in stat_many([f"{root}/{shard.name}" for shard in shards], options)]
     rows = (
         CatalogRow(
-            shard.source_id, shard.source, shard.source_version, shard.name, shard.size, info.version, shard.records
+            shard.source_id, shard.source, shard.source_version, shard.name, shard.size, shard.checksum, shard.records
         )
-        for shard, info in zip(shards, found, strict=True)
+        for shard in shards
     )
-    url = f"{root}/{CATALOG}"
-    write_catalog(url, rows, names, options or {})
-    return Publication("columns", len(shards), sum(shard.records for shard in shards), [url], {})
+    urls = write_catalog(root, rows, stored, names, options or {})
+    return Publication("columns", len(shards), sum(shard.records for shard in shards), urls, {})
 
 
 # Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`.

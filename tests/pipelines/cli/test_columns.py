@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import ledgerbeam
+from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.warc import record_bytes
 from ledgerbeam.iterators import Records
+from ledgerbeam.sources.columns import CATALOG
 from tests.io.warc.content import page
 from tests.pipelines.conftest import Workspace
 
@@ -240,10 +242,25 @@ def test_a_task_without_results_has_a_row_for_each_record(texts: Workspace) -> N
 
 def test_a_column_file_that_is_written_again_is_read_again(texts: Workspace) -> None:
     texts.succeed(*annotate())
+    catalog = (texts.root / "scores" / CATALOG).read_bytes()
     next((texts.root / "scores").glob("0.jsonl-*.parquet")).unlink()
     texts.succeed(*annotate())
+    assert (texts.root / "scores" / CATALOG).read_bytes() == catalog
     texts.succeed(*select("n < 30"))
     assert out_lines(texts) == lines_of(texts, lambda n: annotated(n) and n < 30)
+
+
+def test_a_copy_of_columns_is_compared_before_it_is_used(texts: Workspace) -> None:
+    texts.succeed(*annotate(output="first"))
+    copy = texts.root / "scores"
+    shutil.copytree(texts.root / "first", copy, copy_function=shutil.copyfile)
+    texts.succeed(*select("n < 30"))
+    assert out_lines(texts) == lines_of(texts, lambda n: annotated(n) and n < 30)
+    path = next(copy.glob("0.jsonl-*.parquet"))
+    path.write_bytes(path.read_bytes().replace(b"ledgerbeam", b"LEDGERbeam"))
+    texts.run(*select("n < 31", "--on-job-change", "restart"), status=3, err="expected the content recorded by")
+    with pytest.raises(ledgerbeam.errors.ChangedSourceError, match="expected the content recorded by"):
+        len(ledgerbeam.open(str(texts.root / "in" / "0.jsonl"), with_=str(copy), where="n < 30"))  # type: ignore[arg-type]
 
 
 def test_names_that_differ_in_case_need_a_function(texts: Workspace) -> None:
@@ -505,10 +522,8 @@ def test_killed_jobs_end_with_the_same_columns_and_records(texts: Workspace) -> 
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
-    """Return the columns and the selected records by file name, without the catalog: it has times of files."""
+    """Return the columns, their catalog and the selected records by file name."""
     paths = [path for folder in ("scores", "out") for path in (workspace.root / folder).rglob("*") if path.is_file()]
     return {
-        str(path.relative_to(workspace.root)): path.read_bytes()
-        for path in paths
-        if path.suffix in (".parquet", ".jsonl", ".idx")
+        str(path.relative_to(workspace.root)): path.read_bytes() for path in paths if path.parent.name != MARKS_FOLDER
     }

@@ -19,6 +19,7 @@ from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition, RunFile,
 from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
@@ -196,7 +197,8 @@ def marks_in(folder: Path) -> Marks:
     assert sorted(row["file"] for row in catalog) == sorted(names)
     found: Marks = {}
     for row in catalog:
-        assert (row["stored"], row["version"]) == (stat(f"{folder}/{row['file']}").version, stat(row["source"]).version)
+        checksum = content_checksum([(folder / row["file"]).read_bytes()])
+        assert (row["checksum"], row["version"]) == (checksum, stat(row["source"]).version)
         table = pq.ParquetFile(folder / row["file"]).read()
         facts = json.loads(table.schema.metadata[b"ledgerbeam.columns"])
         assert facts["source"] == row["source"]
