@@ -35,6 +35,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import OffsetFormat, ParquetFormat, ShardFile, publish_bytes
+from ledgerbeam.io.any_source import open_any
 from ledgerbeam.io.columns.values import is_json, rows_at
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.reader import RawRecord, runs_of
@@ -386,10 +387,21 @@ class SelectedSources:
 
     def counted(self, source: Source) -> tuple[int, int, int]:
         """Return the numbers of selected records, of all records, and of runs of selected records of a source."""
+        plain, columns = self.parts(source)
+        if plain.size and not all(columns):
+            records: Any = open_any(plain.url, storage_options=self.storage_options)
+            if any(True for _ in records):
+                self.require_columns(plain, columns)
         with closing(self.selection(source)) as selection:
-            records = selection.records
-            numbers = selection.between(0, records).numbers
-        return len(numbers), records, sum(1 for _ in runs_of(numbers))
+            total = selection.records
+            numbers = selection.between(0, total).numbers
+        return len(numbers), total, sum(1 for _ in runs_of(numbers))
+
+    def require_columns(self, plain: Source, columns: Sequence[Sequence[Source]]) -> None:
+        """Raise SourceNotFoundError if a folder has no columns for a source with records."""
+        for needed, files in zip(self.needed, columns, strict=True):
+            if not files:
+                raise SourceNotFoundError(_lacking(needed.folder, plain))
 
     def parts(self, source: Source) -> tuple[Source, list[list[Source]]]:
         """Return a source without its columns, and the files of its columns by folder."""
@@ -487,9 +499,8 @@ class _SelectedKind(SourceKind):
         """Divide a source into spans with about as many selected bytes as the limits allow."""
         plain, columns = self.sources.parts(source)
         cut = self.inner.cut(plain, limits, changed=changed)
-        for needed, files in zip(self.sources.needed, columns, strict=True):
-            if cut.spans and not files:
-                raise SourceNotFoundError(_lacking(needed.folder, plain))
+        if cut.spans:
+            self.sources.require_columns(plain, columns)
         marked = [with_file_marks(file, self.sources.storage_options) for files in columns for file in files]
         whole = replace(source, members=(*(cut.source.members or (cut.source,)), *marked))
         first, last = (cut.spans[0][0], cut.spans[-1][1]) if cut.spans else (0, 0)

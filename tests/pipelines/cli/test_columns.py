@@ -286,6 +286,9 @@ def test_what_columns_lack_is_said(texts: Workspace) -> None:
     texts.succeed(*annotate(sources="in/0.jsonl"))
     (texts.root / "in" / "1.jsonl").write_text('{"n": 1, "text": "x"}\n' * 9000)
     texts.run(*select("n > 1"), status=1, err="has no columns for ")
+    (texts.root / "in" / "1.jsonl").write_text('{"n": 1, "text": "x"}\n')
+    texts.run(*select("n > 1", "--dry-run"), status=1, err="has no columns for ")
+    texts.run(*select("n > 1"), status=3, err="has no columns for ")
     texts.run("select", "in/*.jsonl", "--with", "scores", "--output", "out", "--to", "jsonl", status=2, err="--where")
 
 
