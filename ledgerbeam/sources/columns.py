@@ -1,11 +1,9 @@
 """Columns beside records: folders of files with one row for each record of a source, and the records that they select.
 
-A folder has a catalog, the Arrow file ``_columns.arrow``. Its rows name the file, the source, and the first record of
-each span of a source whose columns are in one file. So a source's columns are found without a listing, and columns of
-another version of the source are refused.
-
-The catalog identifies files by their content. A second file has the versions that the store gave them, such as times.
-A file without such a version, as in a copy of the folder, is read and compared before it is used.
+A folder has a catalog, the Arrow file ``_columns.arrow``. Its rows name a file with its checksum, and the source. So a
+source's columns are found without a listing, and columns of another version of the source are refused. A second file
+has the versions of the files in the store, such as times. A file without one, as in a copy of the folder, is compared
+with its checksum before it is used.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ from ledgerbeam.io.index.reader import RawRecord, runs_of
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.storage.urls import index_again
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.sources.forms import PlacedRecords
@@ -409,7 +408,8 @@ class SelectedSources:
         columns: list[list[Source]] = [[] for _ in folders]
         files: list[Source] = []
         for member in source.members:
-            of = [place for place, url in enumerate(folders) if _is_column_file(member.url, url)]
+            is_named = _FIRST.search(member.url) is not None
+            of = [place for place, url in enumerate(folders) if is_named and member.url.startswith(f"{url}/")]
             (columns[max(of, key=lambda place: len(folders[place]))] if of else files).append(member)
         return files[0] if len(files) == 1 else Source.pack(files), columns
 
@@ -425,10 +425,6 @@ class SelectedSources:
             if len(self._made) > _MOST_MADE:
                 self._made.pop(next(iter(self._made)), None)
         return self._made.get(source.id)
-
-
-def _is_column_file(url: str, folder: str) -> bool:
-    return url.startswith(f"{folder}/") and _FIRST.search(url) is not None
 
 
 class Chosen(NamedTuple):
@@ -497,15 +493,19 @@ class _SelectedKind(SourceKind):
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a source into spans with about as many selected bytes as the limits allow."""
+        del changed  # a change may be one of columns; the job that wrote these has read this version with its index
         plain, columns = self.sources.parts(source)
-        cut = self.inner.cut(plain, limits, changed=changed)
+        cut = self.inner.cut(plain, limits)
         if cut.spans:
             self.sources.require_columns(plain, columns)
         marked = [with_file_marks(file, self.sources.storage_options) for files in columns for file in files]
         whole = replace(source, members=(*(cut.source.members or (cut.source,)), *marked))
-        first, last = (cut.spans[0][0], cut.spans[-1][1]) if cut.spans else (0, 0)
+        records = cut.spans[-1][1] if cut.spans else 0
         with closing(self.sources.selection(whole)) as selection:
-            chosen = selection.between(first, last)
+            if records != (rows := selection.records):
+                problem = f"expected a record for each of {rows:,} rows of columns, found {records:,}"
+                raise SourceError(f"{plain.url}: {problem}; run {index_again(plain.url)}, or write the columns again")
+            chosen = selection.between(0, records)
         self.sources.made(whole, chosen)
         shares = [len(chosen.between(*span).numbers) / max(1, span[1] - span[0]) for span in cut.spans]
         # A span of a stream is read whole.
