@@ -22,8 +22,7 @@ from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.preview.costs import Speed
-from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_function
-from ledgerbeam.pipelines.preview.trace import Tracer, without_contents
+from ledgerbeam.pipelines.preview.sample import SampleRun, Tracer, sampled_records, try_function, without_contents
 from ledgerbeam.sketches import merging
 from ledgerbeam.user_code.objects import close_objects
 
