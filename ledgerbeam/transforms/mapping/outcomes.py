@@ -25,7 +25,7 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.results import Drop, Reject, Route
-from ledgerbeam.sketches.functions import FunctionCounts
+from ledgerbeam.sketches import FunctionCounts
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector

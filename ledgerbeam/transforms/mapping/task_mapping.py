@@ -16,7 +16,7 @@ from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import FUNCTIONS, NOTHING, Statistic
 from ledgerbeam.ledger.worker.reports import timed
-from ledgerbeam.sketches.functions import MergedFunctions
+from ledgerbeam.sketches import MergedFunctions
 from ledgerbeam.sources.forms import RecordBlocks, blocks_of
 from ledgerbeam.transforms.mapping.collectors import (
     Collector,
