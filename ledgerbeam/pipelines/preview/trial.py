@@ -16,7 +16,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.accounts import FUNCTIONS, Statistic
 from ledgerbeam.ledger.summaries import full_name, joined_statistics
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob

@@ -36,7 +36,7 @@ from ledgerbeam.ledger.worker.run_folders import (
 )
 from ledgerbeam.ledger.worker.sharing import Sharing, WaitingTasks, claim_place
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part

@@ -18,7 +18,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import audit_of
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.worker.run_folders import RunFolder
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress, count
 from ledgerbeam.pipelines.jobs.checks import difference_error
 from ledgerbeam.pipelines.jobs.listing import JobListing
