@@ -21,7 +21,7 @@ from ledgerbeam.pipelines.calls.options import (
     IndexOptions,
     StoreOptions,
 )
-from ledgerbeam.pipelines.cli.arguments import Command, add_call, add_json, add_options
+from ledgerbeam.pipelines.cli.parser import Command, add_call, add_json, add_options
 
 _RUN = CallSpec("run", "bring all steps of a flow up to date", FlowOptions, FLOW_ARGUMENTS)
 _PLAN = CallSpec("plan", "show what a run of a flow would do, and why; write nothing", ConsoleOptions, FLOW_ARGUMENTS)
