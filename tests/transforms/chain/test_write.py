@@ -150,7 +150,7 @@ def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> 
 
 def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledgerbeam.transforms.chain.write.publish_all", lambda *_, **__: None)
-    monkeypatch.setattr("ledgerbeam.transforms.chain.route_folders.nested_owners", lambda *_: {})
+    monkeypatch.setattr("ledgerbeam.io.listing.nested_folders.nested_owners", lambda *_: {})
     deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
     for output, fits in (("/out", False), ("s3://bucket/out", True)):
         (found,) = _Write(output, Encoder(ShardFile(".x", b"", 0)), "/data/", {}, None).process(deep)

@@ -16,7 +16,7 @@ from ledgerbeam.errors import FunctionError, RejectLimitError, UnsupportedShapeE
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.reader import NO_BYTES
-from ledgerbeam.io.listing.nested_folders import note_nested
+from ledgerbeam.io.listing.nested_folders import RouteFolders, note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
@@ -26,7 +26,6 @@ from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.commit import _Commit, _leaf
 from ledgerbeam.transforms.chain.read import _Read
-from ledgerbeam.transforms.chain.route_folders import RouteFolders
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
 from ledgerbeam.transforms.mapping.outcomes import (
     MOST_RAW,
