@@ -330,26 +330,18 @@ def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str | None
         case NoneTask():
             reason = next(iter(done.counts.dropped), "") if done.counts else ""
             return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
-    read = _returned if to is None else _reading(to)
     results: TaskResults = done.records
-    shown = {route: read(dataset) for route, dataset in results.datasets.items()}
+    shown = {route: _read_back(dataset, to) for route, dataset in results.datasets.items()}
     return SampleRun(sampled, "kept", shown, statistics=results.statistics)
 
 
-def _returned(records: Any) -> list[Any]:
-    """Return results as the function returned them: records, or a table."""
-    return list(records) if isinstance(records, Sequence) else [records]
-
-
-def _reading(to: str) -> Callable[[Any], list[Any]]:
-    """Return a function that writes records in a format and reads them back, in memory."""
+def _read_back(records: Any, to: str | None) -> list[Any]:
+    """Return results as they are read back from a file in a format; without one, as the function returned them."""
+    if to is None:
+        return list(records) if isinstance(records, Sequence) else [records]
     kind = format_named(to)
-
-    def read(records: Any) -> list[Any]:
-        data = kind.encode(records)[0].data
-        return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
-
-    return read
+    data = kind.encode(records)[0].data
+    return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
 
 class Tracer:

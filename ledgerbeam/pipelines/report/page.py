@@ -256,7 +256,7 @@ def _hosts_section(data: ReportData) -> PlotSection:
     most = max(bands, key=lambda band: band.fastest)
     darkest = f"the darkest is {most.fastest:,.1f} tasks per second, on {_text(most.host)}"
     text = f"Darker means more tasks per second: {darkest}. A line below: a run was active."
-    label = "; ".join(f"{_text(band.host)}: {count(band.tasks, 'task')}" for band in bands)
+    label = "; ".join(f"{_text(band.host)}: {count(band.work.tasks, 'task')}" for band in bands)
     return PlotSection(
         "hosts",
         "Hosts",
@@ -266,7 +266,7 @@ def _hosts_section(data: ReportData) -> PlotSection:
         [
             [
                 _text(band.host),
-                *(f"{number:,}" for number in (band.number, band.tasks, band.records, band.failures)),
+                *(f"{number:,}" for number in (band.number, band.work.tasks, band.work.records, band.failures)),
                 f"{band.fastest:,.1f}",
             ]
             for band in bands
