@@ -23,7 +23,7 @@ from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.io.storage.publish import publishing_together
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.grouping import Grouping
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.ledger.worker.reports import timed
@@ -156,56 +156,44 @@ class SkipStep(ChainStep):
         """Return the work that looks up sources in the ledger. If the launcher has done so, it emits the open ones."""
         if values.open_sources is not None:
             return Emit(values.open_sources, values.ledger)
-        ledger = values.require_ledger()
-        if values.packer is None or values.listing is None:
-            return _SkipPages(ledger)
-        return _SkipPacks(ledger, values.packer, values.listing)
+        return _Skip(values.require_ledger(), values.packer, values.listing)
 
 
 class _Skip(StepWork):
-    """Base of the works that emit the sources that are not complete."""
+    """Emit the sources that are not complete.
 
-    def __init__(self, ledger: LedgerHandle) -> None:
+    With packs, this work lists sources itself: a pack can span two pages, and memory cannot hold all pages.
+    """
+
+    def __init__(self, ledger: LedgerHandle, pack: Packer | None = None, listing: Listing | None = None) -> None:
         self._ledger = ledger
+        self._pack = pack
+        self._listing = listing
 
     def setup(self) -> None:
         with self._ledger.fatal_errors():
             self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
-    def _counted(self, sources: list[PendingSource], found: int) -> list[PendingSource]:
-        self.counters.add("sources_open", len(sources))
-        self.counters.add("sources_skipped", found - len(sources))
-        return sources
-
-
-class _SkipPages(_Skip):
     def process(self, page: Page) -> Iterator[PendingSource]:
         with self._ledger.fatal_errors():
             store = self._ledger.store()
+            for sources, ids in self._opened(page, store):
+                pending = with_progress(sources, store)
+                self.counters.add("sources_open", len(pending))
+                self.counters.add("sources_skipped", len(ids) - len(pending))
+                yield from pending
+
+    def _opened(self, page: Page, store: LedgerStore) -> Iterable[tuple[list[Source], Sequence[bytes]]]:
+        """Register open sources. Return them, and the IDs of all sources, some sources at a time."""
+        if self._pack is None or self._listing is None:
             ids = source_ids(page.urls, page.sizes, page.versions)
-            sources = with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
-        yield from self._counted(sources, len(page.urls))
-
-
-class _SkipPacks(_Skip):
-    """Emit open packs. This work lists sources itself: a pack can span two pages, and memory cannot hold all pages."""
-
-    def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
-        super().__init__(ledger)
-        self._pack = pack
-        self._listing = listing
-
-    def process(self, page: Page) -> Iterator[PendingSource]:
-        del page  # empty
-        with self._ledger.fatal_errors():
-            store = self._ledger.store()
-            members = (
-                Source(*row)
-                for listed in _listed(self._listing)
-                for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
-            )
-            for packs, ids in open_packs(self._pack(members), store):
-                yield from self._counted(with_progress(packs, store), len(ids))
+            return [(open_sources(ids, page.urls, page.sizes, page.versions, store), ids)]
+        members = (
+            Source(*row)
+            for listed in _listed(self._listing)
+            for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
+        )
+        return open_packs(self._pack(members), store)
 
 
 class Planner(ChainStep):

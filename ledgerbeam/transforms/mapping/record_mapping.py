@@ -14,9 +14,9 @@ from ledgerbeam.io import Sample
 from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.mapping.batches import BatchMapping, Window
 from ledgerbeam.transforms.mapping.outcomes import NO_FUNCTION, ChildFailedError, End, NotDecodedError, Outcome, Results
 from ledgerbeam.transforms.mapping.stages import CallStage, copied
+from ledgerbeam.transforms.mapping.task_mapping import BatchMapping, Window
 from ledgerbeam.user_code.guards import children, end_child
 
 MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured

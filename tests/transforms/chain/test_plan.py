@@ -43,8 +43,7 @@ from ledgerbeam.transforms.chain.plan import (
     LimitStep,
     _Limit,
     _Plan,
-    _SkipPacks,
-    _SkipPages,
+    _Skip,
 )
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from tests.cases import each
@@ -627,7 +626,7 @@ def pairs(sources: Iterable[Source]) -> Iterator[Source]:
 def test_what_is_open_goes_on_registered_with_what_is_done_of_it(tmp_path: Path, store: LedgerStore) -> None:
     store.register([source("a"), source("b")])
     store.commit([Leaf(source("a").id, ()), Leaf(source("b").id, ((1, 3),))])
-    skip = _SkipPages(LedgerHandle(str(tmp_path / "ledger")))
+    skip = _Skip(LedgerHandle(str(tmp_path / "ledger")))
     skip.setup()
     with reported() as metrics:
         found = list(skip.process(page("a", "b", "c")))
@@ -641,7 +640,7 @@ def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore) -> None
     done = Source.pack([source("a"), source("b")])
     store.register([done])
     store.commit([Leaf(done.id, ())])
-    skip = _SkipPacks(LedgerHandle(str(tmp_path / "ledger")), pairs, Listed("abc", "d", "e"))
+    skip = _Skip(LedgerHandle(str(tmp_path / "ledger")), pairs, Listed("abc", "d", "e"))
     skip.setup()
     next(skip.process(EMPTY))  # a bundle that is tried again begins anew
     with reported() as metrics:
@@ -655,7 +654,7 @@ def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore) -> None
 def test_packs_go_on_before_all_is_listed(tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "PACKS_A_PAGE", 1)
     listed = Listed(*"abcdefgh")
-    skip = _SkipPacks(LedgerHandle(str(tmp_path / "ledger")), pairs, listed)
+    skip = _Skip(LedgerHandle(str(tmp_path / "ledger")), pairs, listed)
     skip.setup()
     taken = [listed.taken for _ in skip.process(EMPTY)]
     assert taken == [2, 4, 6, 8]  # what is held does not grow with the listing
@@ -668,7 +667,7 @@ def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
     refreshed: list[bool] = []
     handle = LedgerHandle(str(tmp_path / "ledger"))
     monkeypatch.setattr(type(handle.store()), "refresh", lambda _: refreshed.append(True))
-    (_SkipPacks(handle, pairs, Listed()) if packs else _SkipPages(handle)).setup()
+    (_Skip(handle, pairs, Listed()) if packs else _Skip(handle)).setup()
     assert refreshed == [True]
 
 
