@@ -6,7 +6,6 @@ element of its own. `PlanTasks` divides each source into spans of records.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,6 @@ from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.ledger.worker.reports import timed
-from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import (
     ChainStep,
@@ -204,9 +202,8 @@ class Planner(ChainStep):
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
         """Return this step, and the steps around it that spread sources and tasks over all workers."""
-        limited, posted, drawn = (part for step in (LimitStep(), PostStep(), DrawStep()) for part in step.parts())
         spread = "SpreadSources", Spread()
-        return [spread, *super().parts(), limited, posted, ("SpreadTasks", Spread()), drawn]
+        return [spread, *super().parts(), *PostStep().parts(), ("SpreadTasks", Spread()), *DrawStep().parts()]
 
 
 class PlanStep(Planner):
@@ -241,18 +238,11 @@ class PlanStep(Planner):
         return {"task_bytes": self.task_bytes or 0, "task_records": self.task_records or 0}
 
 
-class _Cuts(NamedTuple):
-    """The results of dividing a group of sources, in order, and whether the thread mostly waited for disk or store."""
-
-    cuts: list[Cut | FailedTask]
-    waited: bool
-
-
 class _Planning(NamedTuple):
     """A group of sources that another thread divides. They are marked as in progress meanwhile."""
 
     sources: list[PendingSource]
-    cuts: Future[_Cuts]
+    cuts: Future[tuple[list[Cut | FailedTask], bool]]  # see `_cut_all`
     marked: ExitStack
 
 
@@ -358,14 +348,15 @@ class _Plan(StepWork):
                 tuple(tasks[number] for number in left), tuple(places[number] for number in left), cut.stream.format
             )
 
-    def _cut_all(self, sources: list[PendingSource]) -> _Cuts:
+    def _cut_all(self, sources: list[PendingSource]) -> tuple[list[Cut | FailedTask], bool]:
+        """Divide sources; return the results in order, and whether the thread mostly waited for disk or store."""
         began, worked = time.monotonic(), time.thread_time()
         try:
             with publishing_together():
                 cuts = [self._cut(source) for source in sources]
         except LedgerbeamError:  # divide each alone, to find the source of the error
             cuts = [self._cut(source) for source in sources]
-        return _Cuts(cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked))
+        return cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked)
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
         """Return the spans of a source, or a `FailedTask` if it cannot be divided."""
@@ -383,29 +374,3 @@ def _size_of(sources: Iterable[PendingSource]) -> int:
 
 def _whole(source: PendingSource) -> Task:
     return Task(source.source, 0, 0)
-
-
-class LimitStep(ChainStep):
-    """Pass at most as many planned tasks as the run may do. Drop the other tasks; a later run does them."""
-
-    def make_work(self, values: ChainValues) -> StepWork:
-        return _Limit(values.budget, values.ledger)
-
-
-class _Limit(StepWork):
-    def __init__(self, budget: TaskBudget | None, ledger: LedgerHandle | None) -> None:
-        self._budget = budget
-        self._ledger = ledger
-
-    def process(self, element: Any) -> Iterator[Planned]:
-        if self._budget is None:
-            yield element
-        elif not isinstance(element, StreamedTasks):
-            if self._claimed(self._budget, 1):
-                yield element
-        elif granted := self._claimed(self._budget, len(element.tasks)):
-            yield dataclasses.replace(element, tasks=element.tasks[:granted], spans=element.spans[:granted])
-
-    def _claimed(self, budget: TaskBudget, tasks: int) -> int:
-        with fatal_errors(self._ledger):
-            return budget.claim(tasks)

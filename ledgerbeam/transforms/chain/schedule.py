@@ -30,6 +30,7 @@ from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.worker.reports import counted_beside, timed
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
 from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, Pass, StepWork, fatal_errors
 
@@ -79,10 +80,13 @@ class _Begun(NamedTuple):
 
 
 class PostStep(ChainStep):
-    """Post planned tasks on the board of the run, and emit a ticket for each. Without a board, pass them."""
+    """Post planned tasks on the board of the run, and emit a ticket for each. Without a board, pass them.
+
+    At most as many tasks are posted as the run may do. The other tasks are dropped; a later run does them.
+    """
 
     def make_work(self, values: ChainValues) -> StepWork:
-        return Pass() if values.board is None else _Post(values.board, values.ledger)
+        return Pass() if values.board is None else _Post(values.board, values.ledger, values.budget)
 
 
 class DrawStep(ChainStep):
@@ -93,15 +97,22 @@ class DrawStep(ChainStep):
 
 
 class _Post(StepWork):
-    def __init__(self, board: BoardPlace, ledger: LedgerHandle | None) -> None:
+    def __init__(self, board: BoardPlace, ledger: LedgerHandle | None, budget: TaskBudget | None = None) -> None:
         self._board = board
         self._ledger = ledger
+        self._budget = budget
         self._held: list[tuple[BoardTask, bytes]] = []
 
     def start_bundle(self) -> None:
         self._held = []
 
     def process(self, element: Planned) -> Iterator[Ticket]:
+        if self._budget is not None:
+            with fatal_errors(self._ledger):
+                limited = within_budget(element, self._budget)
+            if limited is None:
+                return
+            element = limited
         tasks = _tasks_of(element)
         first, last = tasks[0], tasks[-1]
         source = first.source.id
@@ -204,6 +215,14 @@ class _Draw(StepWork):
             else:
                 ended.append(begun.key)
         return found
+
+
+def within_budget(element: Planned, budget: TaskBudget) -> Planned | None:
+    """Return an element with as many of its tasks as may still be started, taken from the budget; None for no task."""
+    granted = budget.claim(len(_tasks_of(element)))
+    if isinstance(element, StreamedTasks) and granted:
+        return dataclasses.replace(element, tasks=element.tasks[:granted], spans=element.spans[:granted])
+    return element if granted else None
 
 
 def _tasks_of(element: Planned) -> tuple[Task, ...]:
