@@ -256,8 +256,13 @@ class Distinct:
             self._sketch.update(text)
 
     def data(self) -> bytes:
-        """Return the bytes of the registers or, while they are few, of the hashed values."""
-        return _distinct_bytes(*_read_hll(self._sketch.serialize_compact()))
+        """Return the bytes of the registers or, while they are few, of the hashed values (coupons)."""
+        data = self._sketch.serialize_compact()
+        mode, begin_at = data[7] & 3, 4 * data[0]
+        if mode == _HLL_MODE:
+            return _distinct_bytes(np.empty(0, np.uint32), np.frombuffer(data, np.uint8, _REGISTERS, begin_at))
+        coupons = np.frombuffer(data[begin_at:], "<u4")
+        return _distinct_bytes(np.unique(coupons), None)
 
 
 class MergedDistinct:
@@ -312,14 +317,6 @@ class MergedDistinct:
         """Return as text the bounds between which the number is in 95 of 100 cases; empty if the number is exact."""
         low, high = self.interval()
         return "" if low == high else f"{math.floor(low):,} to {math.ceil(high):,}"
-
-
-def _read_hll(data: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint8] | None]:
-    """Return the hashed values (coupons) of a compact HyperLogLog sketch of the library, or all its registers."""
-    mode, begin_at = data[7] & 3, 4 * data[0]
-    if mode == _HLL_MODE:
-        return np.empty(0, np.uint32), np.frombuffer(data, np.uint8, _REGISTERS, begin_at)
-    return np.unique(np.frombuffer(data, "<u4", -1, begin_at)) if len(data) > begin_at else np.empty(0, np.uint32), None
 
 
 def _registers_of(coupons: NDArray[np.uint32]) -> NDArray[np.uint8]:

@@ -108,13 +108,13 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
     """Add the options of a `TypedDict` to a command that has no call, with their defaults."""
     rows = rows_of(options)
     for name, row in rows.items():
-        _add_option(parser, name, row, _Words(rows), default=row.read(name, row.option.default))
+        _add_option(parser, name, row, _names_of(rows), default=row.read(name, row.option.default))
 
 
 def add_call(parser: argparse.ArgumentParser, spec: CallSpec) -> None:
     """Add the arguments and options of a call. An option that is not given is absent: the call has its default."""
     parser.argument_default = argparse.SUPPRESS
-    words = _Words(spec.rows, spec.arguments)
+    names = _names_of(spec.rows, spec.arguments)
     groups: dict[str, Group] = {}
 
     def group_of(title: str) -> Group:
@@ -126,13 +126,13 @@ def add_call(parser: argparse.ArgumentParser, spec: CallSpec) -> None:
         group = group_of(SOURCES) if one.name in _SOURCES else parser
         # The default keeps argparse from asking for a value.
         several: dict[str, Any] = {"nargs": "*", "default": argparse.SUPPRESS} if one.several else {}
-        group.add_argument(one.name, metavar=one.metavar, help=words.help_of(one.text), **several)
+        group.add_argument(one.name, metavar=one.metavar, help=_help_of(one.text, names), **several)
     for name, row in spec.rows.items():
         if row.option.group != PYTHON:
-            _add_option(group_of(row.option.group), name, row, words, default=argparse.SUPPRESS)
+            _add_option(group_of(row.option.group), name, row, names, default=argparse.SUPPRESS)
     for one in spec.arguments:
         if one.flag:
-            more = words.help_of(one.flag_text)
+            more = _help_of(one.flag_text, names)
             group_of(FUNCTION).add_argument(one.flag, action="append", dest=one.flag, metavar=one.metavar, help=more)
     console = group_of(CONSOLE)
     if spec.runs_beam:
@@ -160,23 +160,22 @@ def flag_of(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
-class _Words:
-    """Descriptions of options for help: names of options, in backquotes, become flags such as ``--to``."""
-
-    def __init__(self, rows: Mapping[str, Row], arguments: tuple[Argument, ...] = ()) -> None:
-        self._names = {name: flag_of(name) for name in rows} | {one.name: one.metavar for one in arguments}
-
-    def help_of(self, text: str, default: str = "") -> str:
-        """Return a description in the format of argparse."""
-        whole = text + (default and f" (default: {default})")
-        plain = _QUOTED.sub(lambda match: self._names.get(match[1], match[1]), whole)
-        return plain.replace("%", "%%").replace("{choices}", "%(choices)s")
+def _names_of(rows: Mapping[str, Row], arguments: tuple[Argument, ...] = ()) -> dict[str, str]:
+    """Return what help shows in place of names of options and arguments: flags such as ``--to``, and metavars."""
+    return {name: flag_of(name) for name in rows} | {one.name: one.metavar for one in arguments}
 
 
-def _add_option(group: Group, name: str, row: Row, words: _Words, default: Any) -> None:
+def _help_of(text: str, names: Mapping[str, str]) -> str:
+    """Return a description, which has names in backquotes, in the format of argparse."""
+    plain = _QUOTED.sub(lambda match: names.get(match[1], match[1]), text)
+    return plain.replace("%", "%%").replace("{choices}", "%(choices)s")
+
+
+def _add_option(group: Group, name: str, row: Row, names: Mapping[str, str], default: Any) -> None:
     hint, option = row
     kinds = get_args(hint) or (hint,)
-    flag: dict[str, Any] = {"dest": name, "default": default, "help": words.help_of(option.text, option.default_text)}
+    text = option.text + (option.default_text and f" (default: {option.default_text})")
+    flag: dict[str, Any] = {"dest": name, "default": default, "help": _help_of(text, names)}
     if bool in kinds and option.const is None:
         flag["action"] = argparse.BooleanOptionalAction if option.default is True else "store_true"
     elif choices := [word for word in words_of(hint) if word is not None]:

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import plain_value, printable, without_secrets
 from ledgerbeam.io.json_values import json_form
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.console.run_progress import RunProgress, count, duration
+from ledgerbeam.pipelines.console.run_progress import RunProgress, count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,12 +53,6 @@ def count_nulled(store: LedgerStore) -> int | None:
 def timestamp(seconds: float) -> str:
     """Return a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def describe_set_ups(found: Mapping[str, Any]) -> str:
-    """Return the number of set-ups of user code in a run, and their total and longest time."""
-    times, longest = count(found["times"], "time"), duration(found["longest"])
-    return f"{times}, {duration(found['seconds'])} in all, the longest {longest}"
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:

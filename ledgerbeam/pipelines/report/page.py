@@ -146,9 +146,10 @@ def _facts(data: ReportData) -> list[Fact]:
     tasks = status["tasks"]
     failed = f"{tasks['failed']:,} failed" if tasks["failed"] else "none failed"
     filtered = f", {status['filtered']:,} without output" if status["filtered"] else ""
+    not_kept = ("dropped", sum(records.dropped.values())), ("rejected", sum(records.rejected.values()))
     facts = [
         Fact("Tasks done", f"{tasks['done']:,}", failed + filtered),
-        Fact("Records", f"{records.records:,}", _not_kept(records)),
+        Fact("Records", f"{records.records:,}", ", ".join(f"{number:,} {what}" for what, number in not_kept if number)),
         Fact("Data", decimal(status["bytes"])),
     ]
     if progress.run is not None:
@@ -163,11 +164,6 @@ def _facts(data: ReportData) -> list[Fact]:
         left = progress.time_left
         facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "at the rate so far"))
     return facts
-
-
-def _not_kept(records: RecordCounts) -> str:
-    parts = [(sum(records.dropped.values()), "dropped"), (sum(records.rejected.values()), "rejected")]
-    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
 
 
 def _seconds(value: float) -> str:

@@ -141,7 +141,8 @@ def work_as(spec: JobSpec, number: int, work: Callable[[], object]) -> int:
     An error is written to the folder of the run, see `status_of`.
     """
     run_dir = str(spec.run_dir)
-    os.environ.update(one_device(spec.devices, number))
+    if spec.devices:  # workers take them in turn
+        os.environ[DEVICES] = spec.devices[number % len(spec.devices)]
     np.random.seed(None)  # else all workers would have the generator of the process that forked them
     marks = InflightMarks(run_dir)
 
@@ -175,8 +176,3 @@ def status_of(run_dir: str, work: Callable[[], object]) -> int:
             touch(run_dir, TRACEBACK, traceback.format_exc())
         return 1
     return 0
-
-
-def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
-    """Return the environment variable that shows a worker one device. Workers take the devices in turn."""
-    return {DEVICES: devices[position % len(devices)]} if devices else {}
