@@ -115,23 +115,13 @@ class MatchStep(ChainStep):
             raise UsageError("MatchSources: shar reads whole shards; pass folders, and leave out pack, columns, group")
 
     def make_work(self, values: ChainValues) -> StepWork:
-        return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
+        """Return the work that lists pages. If the launcher or the next step lists sources, it emits an empty page."""
+        listing = values.listing if values.open_sources is None and values.packer is None else None
+        return Emit(lambda: [Page([], [], [])] if listing is None else _listed(listing), None)
 
     def display_data(self) -> dict[str, Any]:
         shown = ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"
         return {"sources": printable(shown)}
-
-
-class _ListPages(StepWork):
-    def __init__(self, listing: Listing | None) -> None:
-        self._listing = listing
-
-    def process(self, element: bytes) -> Iterator[Page]:
-        del element  # the impulse that starts the pipeline
-        if self._listing is None:  # the launcher or the next transform lists the sources
-            yield Page([], [], [])
-        else:
-            yield from _listed(self._listing)
 
 
 def _listed(listing: Listing) -> Iterator[Page]:
