@@ -175,7 +175,6 @@ class _Facts:
         self.parts = _exact_sum([*self.parts, *more])
 
     def plus(self, other: _Facts) -> None:
-        """Add the facts of other numbers."""
         self.count += other.count
         self.least, self.greatest = min(self.least, other.least), max(self.greatest, other.greatest)
         self.parts = _exact_sum([*self.parts, *other.parts])

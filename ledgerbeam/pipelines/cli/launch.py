@@ -98,14 +98,11 @@ def check_command(words: Sequence[str]) -> None:
                 f"the command contains a secret, which would be printed ({' '.join(command_without_secrets(words))}); "
                 "leave it out and set it on the hosts, in the environment variables that the store's client reads"
             )
-    if words[0] == PROGRAM:
-        _check_job(words[1:])
-
-
-def _check_job(words: Sequence[str]) -> None:
+    if words[0] != PROGRAM:
+        return
     from ledgerbeam.io.storage.urls import is_local
 
-    args, _beam_args = parse_words(list(words))
+    args, _beam_args = parse_words(list(words[1:]))
     if args.behind_dashes != "beam options":
         raise UsageError(f"{args.prog}: hosts cannot share this command; use a job such as ledgerbeam map")
     ledger = getattr(args, "ledger", None)

@@ -250,7 +250,6 @@ class _ProgressConsole:
         raise NotImplementedError
 
     def update(self, now: RunProgress) -> None:
-        """Show the progress of the run."""
         if self._bar is not None:
             self._bar.update(now)
         elif self._lines is not None and time.monotonic() - self._last_line > LINE_SECONDS:

@@ -149,9 +149,11 @@ def preview_plan(
     listed = [list_pages(stage.job) for stage in reader.inputs()]
     store = open_if_there(reader.job, read_only=True)
     decided = reader.with_job(reader.job.decided(None if store is None else store.job(), how.on_job_change, say))
+    inputs = decided.inputs()
+    while any(one.inputs() for one in inputs):  # stages that merge
+        inputs = [below for one in inputs for below in one.inputs()]
     preview, *others = (
-        _preview_job(stage.job, pages, how, lambda _: None)
-        for stage, pages in zip(_first_of(decided), listed, strict=True)
+        _preview_job(stage.job, pages, how, lambda _: None) for stage, pages in zip(inputs, listed, strict=True)
     )
     for other in others:
         preview.add(other)
@@ -208,14 +210,6 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
                 if row.url in changed:
                     preview.removes(row.output.name)
     return preview
-
-
-def _first_of(stage: Stage) -> list[Stage]:
-    """Return the stages that read sources for a stage: its inputs, or the inputs of inputs that merge."""
-    inputs = stage.inputs()
-    while any(one.inputs() for one in inputs):  # stages that merge
-        inputs = [below for one in inputs for below in one.inputs()]
-    return inputs
 
 
 def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:

@@ -158,7 +158,6 @@ class _Record:
 
 
 def _opened(url: str, work: AuditedWork, readers: ExitStack) -> Any:
-    """Open a file of a shard."""
     encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # a compressing encoder wraps the encoder of records
     configured = (encoder,) if hasattr(encoder, "open") or is_columnar(encoder) else ()
     reader = open_any(url, storage_options=work.storage_options, indexed=True, configured=configured)

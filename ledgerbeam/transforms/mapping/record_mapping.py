@@ -176,7 +176,6 @@ class RecordMapping(BatchMapping):
         self._samples = {}
 
     def _items(self) -> Iterator[Item]:
-        """Yield the records of the task."""
         for records in self._blocks():
             window = Window(records, range(self._read, self._read + len(records)))
             self._read += len(records)
