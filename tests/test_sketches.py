@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.sketches import KINDS, LARGEST, MOST_BYTES, begin, combined, merging, observed, packed, unpacked
-from ledgerbeam.sketches.distinct import MergedDistinct
-from ledgerbeam.sketches.functions import FunctionCounts
+from ledgerbeam.sketches import KINDS, LARGEST, MOST_BYTES, FunctionCounts, begin, combined, merging, packed, unpacked
+from ledgerbeam.sketches.approximate import MergedDistinct
 from tests.cases import each
 
 NUMBERS = st.floats(-LARGEST, LARGEST, allow_nan=False)
@@ -89,7 +88,7 @@ def test_quantiles_of_many_numbers_are_within_their_bound() -> None:
 
 
 def test_samples_that_are_thinned_out_stay_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observed, "_MOST_SAMPLES", 4096)
+    monkeypatch.setattr("ledgerbeam.sketches.approximate._MOST_SAMPLES", 4096)
     numbers = random.Random(4).sample(range(10**6), 30_000)
     datas = [filled("observe", *numbers[at : at + 100]) for at in range(0, 30_000, 100)]
     found = merged("observe", datas)

@@ -233,7 +233,6 @@ class ForkServer(ABC):
             _send(client, status)
 
     def _kill_abandoned(self, pid: int) -> None:
-        """Kill the process of a client that has disconnected."""
         if pid in self._clients:  # otherwise it has ended at the same moment
             self._events.unregister(self._clients[pid])
             self._kill(pid)

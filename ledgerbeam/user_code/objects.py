@@ -127,13 +127,13 @@ def is_async(target: Any) -> bool:
     return inspect.iscoroutinefunction(_called(target))
 
 
-def takes_value(target: Any, name: str, given: Sequence[str] = OF_A_RECORD) -> bool:
-    """Return whether an object takes a value of ``--set`` of this name. It is called with what `given` names."""
+def takes_value(target: Any, name: str) -> bool:
+    """Return whether an object that is called with a record takes a value of ``--set`` of this name."""
     try:
         parameters = list(_signature(target).parameters.values())
     except (ValueError, TypeError):  # see `check_object`
         return False
-    takes = _value_parameters(target, parameters, given)
+    takes = _value_parameters(target, parameters, OF_A_RECORD)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in takes)
     return name in _names(takes) or (takes_any and name not in _names(parameters))
 

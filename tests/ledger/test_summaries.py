@@ -23,7 +23,7 @@ from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.summaries import function_summaries, joined_statistics
-from ledgerbeam.sketches.functions import FunctionCounts, MergedFunctions
+from ledgerbeam.sketches import FunctionCounts, MergedFunctions
 from tests.ledger.builders import output_of, plain
 from tests.ledger.stores import registered, several
 

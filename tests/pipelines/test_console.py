@@ -24,10 +24,8 @@ from ledgerbeam import open_ledger
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.console import reporter as command_console
-from ledgerbeam.pipelines.console import run_console
-from ledgerbeam.pipelines.console.reporter import Reporter, print_table
-from ledgerbeam.pipelines.console.run_console import PythonConsole
+from ledgerbeam.pipelines.console import reporter as consoles
+from ledgerbeam.pipelines.console.reporter import PythonConsole, Reporter, print_table
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.report.ledger import Ledger
 from tests.cases import each
@@ -82,7 +80,7 @@ def test_lines_come_without_a_terminal(capsys: pytest.CaptureFixture[str], monke
     with reporter.progress():
         reporter.update(HALF)
         assert capsys.readouterr().err == ""
-        monkeypatch.setattr(command_console, "LINE_SECONDS", -1.0)
+        monkeypatch.setattr(consoles, "LINE_SECONDS", -1.0)
         reporter.update(HALF)
     assert capsys.readouterr().err == f"working: {HALF.text()}\n"
 
@@ -245,7 +243,7 @@ def test_elsewhere_all_is_logged_alone(capfd: pytest.CaptureFixture[str], caplog
 def test_lines_on_standard_error_when_progress_is_asked_for(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_console, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(consoles, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(logging.getLogger("ledgerbeam"), "propagate", False)
     tell(PythonConsole(True))
     out, err = capfd.readouterr()

@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.calls.values import given, parse_options
 if TYPE_CHECKING:  # the help of commands does without them
     from ledgerbeam.pipelines.calls.call_spec import CallSpec
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.console.run_console import RunConsole
+    from ledgerbeam.pipelines.console.reporter import RunConsole
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -179,7 +179,7 @@ def begin(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]
         if not hasattr(progress, "ended"):
             raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
         return values, progress
-    from ledgerbeam.pipelines.console.run_console import PythonConsole
+    from ledgerbeam.pipelines.console.reporter import PythonConsole
 
     return values, PythonConsole(progress)
 

@@ -171,7 +171,7 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
     from ledgerbeam.pipelines.jobs.map import mapped_functions
     from ledgerbeam.pipelines.outputs.columns import read_batch_schema
-    from ledgerbeam.pipelines.preview.trial import SampleCall
+    from ledgerbeam.pipelines.preview.dry_run import SampleCall
     from ledgerbeam.user_code.objects import read_values, watched_checksums
 
     parse_on_error(values.on_error)

@@ -9,7 +9,7 @@ from ledgerbeam.pipelines.calls.call_spec import Argument, Option
 from ledgerbeam.pipelines.calls.values import MAPPED, OutputFormats, named_sources, parse_reason, path, paths
 
 if TYPE_CHECKING:  # help does without it
-    from ledgerbeam.pipelines.console.run_console import RunConsole
+    from ledgerbeam.pipelines.console.reporter import RunConsole
 
 Place = str | PathLike[str]
 Places = Place | Iterable[Place]

@@ -154,18 +154,16 @@ def _publish_lines(result: Result) -> Iterator[str]:
         yield f"{shards} with {records} published as {facts['format']}:"
         yield from (f"  {url}" for url in facts["published"])
         yield from (f"key of {role}: {key}" for role, key in facts.get("keys", {}).items())
-    if "to" in facts:
-        yield from _sent_lines(facts)
-
-
-def _sent_lines(sent: Mapping[str, Any]) -> Iterator[str]:
-    if sent["commit"] is None:
-        yield f"up to date: {sent['to']}, {count(sent['same'], 'file')}"
+    if "to" not in facts:
+        return
+    if facts["commit"] is None:
+        yield f"up to date: {facts['to']}, {count(facts['same'], 'file')}"
     else:
-        parts = (f"{count(len(sent[verb]), 'file')} {verb}" for verb in ("added", "replaced", "removed") if sent[verb])
-        said = ", ".join(parts) or "its note renewed"
-        yield f"published: {sent['to']}, {said}, {sent['same']:,} as before, commit {sent['commit']}"
-    yield from (f"changed on the Hub, and kept: {name}" for name in sent["kept"])
+        verbs = ("added", "replaced", "removed")
+        sent = ", ".join(f"{count(len(facts[verb]), 'file')} {verb}" for verb in verbs if facts[verb])
+        said = sent or "its note renewed"
+        yield f"published: {facts['to']}, {said}, {facts['same']:,} as before, commit {facts['commit']}"
+    yield from (f"changed on the Hub, and kept: {name}" for name in facts["kept"])
 
 
 def dry_run_lines(preview: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from ledgerbeam.pipelines.calls.options import (
     IndexOptions,
     StoreOptions,
 )
-from ledgerbeam.pipelines.cli.arguments import Command, add_call, add_json, add_options
+from ledgerbeam.pipelines.cli.parser import Command, add_call, add_json, add_options
 
 _RUN = CallSpec("run", "bring all steps of a flow up to date", FlowOptions, FLOW_ARGUMENTS)
 _PLAN = CallSpec("plan", "show what a run of a flow would do, and why; write nothing", ConsoleOptions, FLOW_ARGUMENTS)
@@ -48,8 +48,7 @@ def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Run a flow. Return 0; 3 if tasks failed or a step is incomplete; 130 after Ctrl-C; or the status of an error."""
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.cli.call import NOT_ALL, exit_status, summary_lines
-    from ledgerbeam.pipelines.console.reporter import Reporter, print_json
-    from ledgerbeam.pipelines.console.run_console import RunConsole
+    from ledgerbeam.pipelines.console.reporter import Reporter, RunConsole, print_json
     from ledgerbeam.pipelines.flows.flow import Flow
     from ledgerbeam.pipelines.flows.run import FlowInterrupt, run_steps, steps_line
     from ledgerbeam.pipelines.flows.step import FlowRunOptions

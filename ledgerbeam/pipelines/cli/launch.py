@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ledgerbeam._base.redaction import command_without_secrets, without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.values import parse_count, parse_size
-from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, set_usage
+from ledgerbeam.pipelines.cli.parser import Command, Parser, add_parser, parse_words, set_usage
 
 PROGRAM = "ledgerbeam"
 _GRACE_SECONDS = 60  # from the signal to the end of a host's time; the host then releases its claimed work at once
@@ -72,9 +72,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(only_prints=True)
     ways = parser.add_subparsers(dest="way", metavar="WAY", required=True, parser_class=Parser)
     for name, way in LAUNCHERS.items():
-        text = f"{way.text[0].upper()}{way.text[1:]}."
-        added = ways.add_parser(name, help=way.text, description=text, allow_abbrev=False)
-        add_base_options(added)
+        added = add_parser(ways, name, way.text)
         way.add_arguments(added)
         added.epilog = "The command follows '--', for example: -- ledgerbeam map ... --ledger s3://bucket/progress"
         set_usage(added)
@@ -100,15 +98,11 @@ def check_command(words: Sequence[str]) -> None:
                 f"the command contains a secret, which would be printed ({' '.join(command_without_secrets(words))}); "
                 "leave it out and set it on the hosts, in the environment variables that the store's client reads"
             )
-    if words[0] == PROGRAM:
-        _check_job(words[1:])
-
-
-def _check_job(words: Sequence[str]) -> None:
+    if words[0] != PROGRAM:
+        return
     from ledgerbeam.io.storage.urls import is_local
-    from ledgerbeam.pipelines.cli.parser import parse_words
 
-    args, _beam_args = parse_words(list(words))
+    args, _beam_args = parse_words(list(words[1:]))
     if args.behind_dashes != "beam options":
         raise UsageError(f"{args.prog}: hosts cannot share this command; use a job such as ledgerbeam map")
     ledger = getattr(args, "ledger", None)

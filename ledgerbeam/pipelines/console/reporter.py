@@ -1,25 +1,29 @@
-"""Output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs.
+"""Consoles, which receive the output and progress of a run, and the output of commands.
 
-Rich is imported only where it is used: its import takes as long as a command whose job is already done.
+Progress is a bar on a terminal or in a notebook, and lines elsewhere. Programs get one JSON object. Rich is imported
+only where it is used: its import takes as long as a command whose job is already done.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 import orjson
 from rich.filesize import decimal
 
-from ledgerbeam._base.redaction import plain_value
+from ledgerbeam._base.process import library_logger
+from ledgerbeam._base.redaction import plain_value, printable, without_secrets
 from ledgerbeam.io.json_values import json_form
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.console.run_progress import RunProgress, count, duration
+from ledgerbeam.pipelines.console.run_progress import RunProgress, count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 
 LINE_SECONDS = 10.0  # seconds between two progress lines without a terminal
+_log = library_logger()
 
 
 def plain_console(**options: Any) -> Console:
@@ -48,12 +53,6 @@ def count_nulled(store: LedgerStore) -> int | None:
 def timestamp(seconds: float) -> str:
     """Return a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def describe_set_ups(found: Mapping[str, Any]) -> str:
-    """Return the number of set-ups of user code in a run, and their total and longest time."""
-    times, longest = count(found["times"], "time"), duration(found["longest"])
-    return f"{times}, {duration(found['seconds'])} in all, the longest {longest}"
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:
@@ -177,7 +176,88 @@ class RunBar:
         self._bar.update(self._task, description=now.title, text=now.text(), **done)
 
 
-class Reporter:
+class RunConsole(Protocol):
+    """A receiver of the output and progress of a run: the command line or a Python call."""
+
+    command: Sequence[str] | None  # words of the command line of the run; None for a Python call
+
+    def say(self, text: str) -> None:
+        """Receive a line of the result."""
+
+    def warn(self, text: str) -> None:
+        """Receive a warning about the run."""
+
+    def progress(self) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown."""
+
+    def update(self, now: RunProgress) -> None:
+        """Receive the progress of the run."""
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a context that shows a running count, whose total is unknown; see `reporter.counting`."""
+
+    def ended(self, result: Result) -> None:
+        """Receive the result of the run. Called before warnings about the result, and before its error is raised."""
+
+
+class PartConsole:
+    """A console for one stage of a call: it forwards to the call's console, with the stage's name in the progress."""
+
+    def __init__(self, console: RunConsole, name: str) -> None:
+        self._console = console
+        self._name = name
+        self.command = console.command
+
+    def say(self, text: str) -> None:
+        self._console.say(text)
+
+    def warn(self, text: str) -> None:
+        self._console.warn(text)
+
+    def progress(self) -> AbstractContextManager[None]:
+        return self._console.progress()
+
+    def update(self, now: RunProgress) -> None:
+        self._console.update(replace(now, part=": ".join(filter(None, [self._name, now.part]))))
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        return self._console.counting(noun)
+
+    def ended(self, result: Result) -> None:
+        self._console.ended(result)
+
+
+class _ProgressConsole:
+    """Base of consoles that show progress on a bar, or as a line every `LINE_SECONDS`."""
+
+    _bar: RunBar | _NotebookBar | None = None
+    _lines: Callable[[str], object] | None = None  # shows a line with the progress; None if no progress is shown
+    _last_line = 0.0
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Show progress until the `with` block ends: first the listing, then the progress passed to `update`."""
+        self._last_line = time.monotonic()
+        with self._shown() as bar:
+            self._bar = bar
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def _shown(self) -> AbstractContextManager[RunBar | _NotebookBar | None]:
+        """Set `_lines`, and return a context with the bar; with None if there is no bar."""
+        raise NotImplementedError
+
+    def update(self, now: RunProgress) -> None:
+        if self._bar is not None:
+            self._bar.update(now)
+        elif self._lines is not None and time.monotonic() - self._last_line > LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._lines(f"{now.title}: {now.text()}")
+
+
+class Reporter(_ProgressConsole):
     """The `RunConsole` of the command line. It writes to the standard streams.
 
     Args:
@@ -190,8 +270,6 @@ class Reporter:
         self.as_json = as_json
         self.command = command
         self._quiet = quiet
-        self._bar: RunBar | None = None
-        self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:
         self._print(text, sys.stderr if self.as_json else sys.stdout)
@@ -205,29 +283,105 @@ class Reporter:
         else:
             print(text, file=stream, flush=True)
 
-    @contextmanager
-    def progress(self) -> Iterator[None]:
-        """Show progress until the `with` block ends: first the listing, then the progress passed to `update`."""
-        if self._quiet or not sys.stderr.isatty():
-            yield
-            return
-        with RunBar(plain_console(stderr=True, soft_wrap=True)) as bar:
-            self._bar = bar
-            try:
-                yield
-            finally:
-                self._bar = None
-
-    def update(self, now: RunProgress) -> None:
-        """Show the progress of the run: on the bar, or without a terminal as a line every `LINE_SECONDS`."""
-        if self._bar is not None:
-            self._bar.update(now)
-        elif not self._quiet and not sys.stderr.isatty() and time.monotonic() - self._last_line > LINE_SECONDS:
-            self._last_line = time.monotonic()
-            self._print(f"{now.title}: {now.text()}", sys.stderr)
+    def _shown(self) -> AbstractContextManager[RunBar | None]:
+        if not self._quiet and sys.stderr.isatty():
+            return RunBar(plain_console(stderr=True, soft_wrap=True))
+        self._lines = None if self._quiet else self.warn
+        return nullcontext()
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return counting(noun)
 
     def ended(self, result: Result) -> None:
         """Do nothing: the command prints the result."""
+
+
+class PythonConsole(_ProgressConsole):
+    """The `RunConsole` of calls in Python: lines go to the logger ``ledgerbeam``, nothing to standard output.
+
+    `progress` turns progress on or off. None shows it in a notebook, and on standard error if that is a terminal.
+    """
+
+    command: Sequence[str] | None = None
+
+    def __init__(self, progress: bool | None) -> None:
+        self._progress = progress
+
+    def say(self, text: str) -> None:
+        _log.info("%s", printable(without_secrets(text)))
+
+    def warn(self, text: str) -> None:
+        """Log a warning about the run. If the log has no handler, also show the warning with the progress."""
+        line = printable(without_secrets(text))
+        _log.warning("%s", line)
+        if self._lines is not None and not _is_logged():
+            self._lines(line)
+
+    def _shown(self) -> AbstractContextManager[RunBar | _NotebookBar | None]:
+        if self._progress is False:
+            return nullcontext()
+        if (notebook := _notebook()) is not None:
+            bar = _NotebookBar(notebook)
+            self._lines = bar.print
+            return bar
+        console = plain_console(stderr=True, soft_wrap=True, force_jupyter=False)
+        if console.is_terminal or self._progress:
+            self._lines = console.print
+        return RunBar(console) if console.is_terminal else nullcontext()
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Show a running count if progress is on, or by default on a terminal outside of notebooks."""
+        is_shown = self._progress is not False and _notebook() is None and sys.stderr.isatty()
+        return counting(noun) if is_shown or self._progress else nullcontext(lambda *_: None)
+
+    def ended(self, result: Result) -> None:
+        _log.info("%r", result)
+
+
+def _is_logged() -> bool:
+    """Return whether the log has a handler besides the library's own null handler."""
+    logger: logging.Logger | None = _log
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def _notebook() -> Any:
+    """Return the module `IPython.display` if this process is the kernel of a notebook; None otherwise."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return None
+    return sys.modules["IPython.display"]
+
+
+class _NotebookBar:
+    """Progress of a run in the output of a notebook cell: text that is updated, with lines above it."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display
+        self._handle: Any = None
+        self._lines: list[str] = []
+        self._now = "listing"
+
+    def __enter__(self) -> Self:
+        self._handle = self._display.display(self._shown(), display_id=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._now = ""
+        self._handle.update(self._shown())
+
+    def print(self, text: str) -> None:
+        self._lines.append(text)
+        if self._handle is not None:
+            self._handle.update(self._shown())
+
+    def update(self, now: RunProgress) -> None:
+        self._now = f"{now.title}: {now.text()}".rstrip(": ")
+        self._handle.update(self._shown())
+
+    def _shown(self) -> Any:
+        return self._display.Pretty("\n".join(filter(None, [*self._lines, self._now])))

@@ -10,7 +10,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
-from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
+from ledgerbeam.pipelines.console.reporter import PartConsole, RunConsole
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.plan import job_changes
 from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep, errors_at

@@ -22,6 +22,7 @@ from ledgerbeam._base.names import ASIDE
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
+from ledgerbeam.io.listing.nested_folders import RouteFolders
 from ledgerbeam.io.storage.files import refuse_links
 from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.urls import is_local
@@ -126,8 +127,6 @@ def _check_routes(job: JobSpec, store: LedgerStore) -> None:
     routes = routes_of(store)
     refuse_links(job.output, [f"{job.output}/{name}" for name in (*ASIDE, *routes)])
     if routes:
-        from ledgerbeam.transforms.chain.route_folders import RouteFolders  # noqa: PLC0415 - slow to import
-
         folders = RouteFolders(str(job.output), job.sources().base, job.storage_options)
         for route in routes:
             folders.require_free(route)

@@ -1,28 +1,43 @@
-"""Preview of a run for ``--dry-run``: pending work, removed outputs and refusals. It only reads."""
+"""Previews, which only read: of a run for ``--dry-run``, and of a function for ``map --sample``.
+
+A preview of a run has pending work, removed outputs and refusals. It tries the function on some records for its speed.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam._base.redaction import plain_value
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.accounts import FUNCTIONS, Statistic
 from ledgerbeam.ledger.model.rows import SourceRow
+from ledgerbeam.ledger.summaries import full_name, joined_statistics
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.jobs.claim import open_if_there
-from ledgerbeam.pipelines.jobs.listing import listed_sources
+from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
-from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
-from ledgerbeam.pipelines.preview.trial import measured_speed
+from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, Speed, pace_of
+from ledgerbeam.pipelines.preview.sample import SampleRun, Tracer, sampled_records, try_function, without_contents
+from ledgerbeam.sketches import merging
 from ledgerbeam.sources.columns import SelectedSources
+from ledgerbeam.user_code.objects import close_objects
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.runners.run import RunOptions
@@ -30,6 +45,9 @@ if TYPE_CHECKING:
 WORK = ("new", "changed", "failed", "open")  # states of sources that have work left
 
 EXAMPLES = 5
+
+_RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20  # at most, in the sample that measures speed
+_SECONDS = 1.0  # after this time, without set-up, no further record is tried
 
 
 @dataclass
@@ -131,9 +149,11 @@ def preview_plan(
     listed = [list_pages(stage.job) for stage in reader.inputs()]
     store = open_if_there(reader.job, read_only=True)
     decided = reader.with_job(reader.job.decided(None if store is None else store.job(), how.on_job_change, say))
+    inputs = decided.inputs()
+    while any(one.inputs() for one in inputs):  # stages that merge
+        inputs = [below for one in inputs for below in one.inputs()]
     preview, *others = (
-        _preview_job(stage.job, pages, how, lambda _: None)
-        for stage, pages in zip(_first_of(decided), listed, strict=True)
+        _preview_job(stage.job, pages, how, lambda _: None) for stage, pages in zip(inputs, listed, strict=True)
     )
     for other in others:
         preview.add(other)
@@ -192,14 +212,6 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
     return preview
 
 
-def _first_of(stage: Stage) -> list[Stage]:
-    """Return the stages that read sources for a stage: its inputs, or the inputs of inputs that merge."""
-    inputs = stage.inputs()
-    while any(one.inputs() for one in inputs):  # stages that merge
-        inputs = [below for one in inputs for below in one.inputs()]
-    return inputs
-
-
 def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
     """Check the owner of the output folder; add a refusal, or the existing shards that the run would remove."""
     if job.output is None:
@@ -212,6 +224,41 @@ def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing |
         return
     for name in owner.shards() if owner.replaces else ():
         preview.removes(name)
+
+
+def measured_speed(job: JobSpec) -> Speed | None:
+    """Return the measured speed of a job's function; None if the job has no function, or no record was processed."""
+    if not isinstance(job, ShardJob) or job.command not in ("map", "annotate", "tokenize"):
+        return None
+    if isinstance(job, MapJob) and job.is_async:  # a call may cost money
+        return None
+    set_ups: list[float] = []
+    size, seconds, began = 0, 0.0, time.perf_counter()
+    try:
+        opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), 1)
+        sampled = list(sampled_records(opened, pages, _RECORDS, sources=_SOURCES, most_bytes=_BYTES))
+        for run in try_function(job.trial_work(), sampled, set_ups.append):
+            if run.outcome != "unreadable":
+                records = run.sampled.records
+                size += sum(map(_record_size, records)) if isinstance(records, list) else 0  # tables have no size
+                seconds += run.seconds
+            if time.perf_counter() - began > _SECONDS + sum(set_ups):
+                break
+    except (LedgerbeamError, TypeError):  # the run reports library errors; records of other types have no size
+        return None
+    finally:
+        close_objects()
+    return Speed(sum(set_ups), seconds / size) if size else None
+
+
+def _record_size(record: Any) -> int:
+    """Return the approximate size of a record in its source, in bytes."""
+    if isinstance(record, (bytes, str)):
+        return len(record)
+    parts = list(record.values()) if isinstance(record, Mapping) else []
+    if any(isinstance(part, bytes) for part in parts):  # members of a sample
+        return sum(len(part) for part in parts if isinstance(part, bytes))
+    return len(orjson.dumps(record, str, orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)) + 1
 
 
 class KnownSources:
@@ -296,3 +343,65 @@ def _short(source_id: bytes) -> int:
 
 def _short_url(url: str) -> int:
     return _short(blake2b(url.encode("utf-8", "surrogateescape"), digest_size=8).digest())
+
+
+@dataclass(frozen=True)
+class SampleCall:
+    """A call that tries a function on some records."""
+
+    job: MapJob
+    number: int
+
+    def result(self, console: RunConsole) -> Result:
+        """Call the function with records from all over the sources, and return the results."""
+        started = time.perf_counter()
+        runs: list[SampleRun] = []
+        statistics: Mapping[str, Statistic] = {}
+        set_ups: list[float] = []
+        tracer = Tracer() if len(self.job.functions) > 1 else None
+        work = self.job.trial_work(None if tracer is None else tracer.traced)
+        opened = self.job.sources().opened(self.job.storage_options)
+        sampled = sampled_records(opened, listed_pages(self.job, console.say), self.number)
+        for run in try_function(work, sampled, set_ups.append, to=self.job.to, tracer=tracer):
+            runs.append(run)
+            statistics = joined_statistics(statistics, run.statistics)
+        called = sorted(run.seconds for run in runs if run.outcome != "unreadable")
+        seconds = time.perf_counter() - started
+        outcomes = Counter(run.outcome for run in runs)
+        summary = {
+            "records": dict(sorted(outcomes.items())),
+            "seconds": {
+                "all": round(seconds, 6),
+                "set_up": round(sum(set_ups), 6),
+                "median": round(called[len(called) // 2], 6) if called else None,
+                "longest": round(called[-1], 6) if called else None,
+            },
+            "statistics": {
+                full_name(name): _value(statistic)
+                for name, statistic in sorted(statistics.items())
+                if name != FUNCTIONS
+            },
+            "sample": [_as_json(run) for run in runs],
+        }
+        return Result(self.job.command, complete=False, seconds=seconds, output=self.job.output, summary=summary)
+
+
+def _value(statistic: Statistic) -> Any:
+    merged = merging(statistic.kind)
+    merged.take(statistic.data)
+    return merged.value()
+
+
+def _as_json(run: SampleRun) -> dict[str, Any]:
+    found: dict[str, Any] = plain_value(
+        {
+            "source": run.sampled.source.url,
+            "record": run.sampled.number,
+            "outcome": run.outcome,
+            "reason": run.reason,
+            "error": run.error,
+            "seconds": round(run.seconds, 6),
+        }
+    )
+    found["results"] = {route: [without_contents(one) for one in rows] for route, rows in run.results.items()}
+    return {**found, "functions": [asdict(one) for one in run.trials]} if run.trials else found

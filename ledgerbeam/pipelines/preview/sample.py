@@ -1,4 +1,4 @@
-"""``map --sample``: records from all sources, and the function's result for each. Nothing is written."""
+"""Samples: records from all sources, and what the functions of a job return for each. Nothing is written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any
+
+import orjson
 
 from ledgerbeam.errors import (
     IndexMismatchError,
@@ -28,15 +31,18 @@ from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import NOTHING, Statistic
 from ledgerbeam.pipelines.jobs.sources import listed_files
-from ledgerbeam.pipelines.preview.trace import FunctionTrial, Tracer
+from ledgerbeam.results import Drop, Reject, Route
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.forms import RecordForm, blocks_of, listed
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
-from ledgerbeam.user_code.guards import no_exit
+from ledgerbeam.user_code.async_loop import event_loop
+from ledgerbeam.user_code.functions_of_job import JobFunction
+from ledgerbeam.user_code.guards import describe_error, is_interrupt, no_exit
+from ledgerbeam.user_code.objects import ReadyObject, UserObject
 
 MOST_WHOLE = 64 * 2**20
 """Maximum bytes of a source that is read as a whole, if its format cannot separate records without an index."""
@@ -54,6 +60,18 @@ class Sampled:
     number: int  # number of the record in the source
     records: Any = None  # the record, in the form of the records of a task
     error: str = ""  # error of reading the record or its source; empty if it was read
+
+
+@dataclass
+class FunctionTrial:
+    """The results of one of several functions for a record of a sample, or for the results of the function before."""
+
+    function: str  # label of the function
+    received: int = 0  # number of records that it was called with
+    results: dict[str, list[Any]] = field(default_factory=dict)  # results by route, as JSON values
+    dropped: dict[str, int] = field(default_factory=dict)  # number of dropped records by reason
+    rejected: dict[str, int] = field(default_factory=dict)  # number of rejected records by reason
+    error: str = ""  # description of the exception that it raised; empty if it raised none
 
 
 @dataclass
@@ -314,23 +332,127 @@ def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str | None
         case NoneTask():
             reason = next(iter(done.counts.dropped), "") if done.counts else ""
             return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
-    read = _returned if to is None else _reading(to)
     results: TaskResults = done.records
-    shown = {route: read(dataset) for route, dataset in results.datasets.items()}
+    shown = {route: _read_back(dataset, to) for route, dataset in results.datasets.items()}
     return SampleRun(sampled, "kept", shown, statistics=results.statistics)
 
 
-def _returned(records: Any) -> list[Any]:
-    """Return results as the function returned them: records, or a table."""
-    return list(records) if isinstance(records, Sequence) else [records]
-
-
-def _reading(to: str) -> Callable[[Any], list[Any]]:
-    """Return a function that writes records in a format and reads them back, in memory."""
+def _read_back(records: Any, to: str | None) -> list[Any]:
+    """Return results as they are read back from a file in a format; without one, as the function returned them."""
+    if to is None:
+        return list(records) if isinstance(records, Sequence) else [records]
     kind = format_named(to)
+    data = kind.encode(records)[0].data
+    return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
-    def read(records: Any) -> list[Any]:
-        data = kind.encode(records)[0].data
-        return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
-    return read
+class Tracer:
+    """Collects the results of the functions of a job in `trials`, by label and in order."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, FunctionTrial] = {}
+
+    def traced(self, function: JobFunction, form: RecordForm) -> JobFunction:
+        """Return a function whose calls are recorded. Its argument has the form `form`."""
+
+        def tracing(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def called(argument: Any) -> Any:
+                trial = self.trials.setdefault(function.label, FunctionTrial(function.label))
+                is_many = form == "arrow" or function.batch is not None
+                trial.received += len(argument) if is_many else 1
+                try:
+                    result = call(argument)
+                except BaseException as error:
+                    if not is_interrupt(error):
+                        trial.error = describe_error(error)
+                    raise
+                if form == "arrow":
+                    _add_rows(trial, result, len(argument))
+                else:
+                    for one in result if is_many and isinstance(result, (list, tuple)) else [result]:
+                        _add(trial, one)
+                return result
+
+            return called
+
+        return replace(function, object=_TracedObject(**vars(function.object), tracing=tracing))
+
+
+@dataclass(frozen=True)
+class _TracedObject(UserObject):
+    tracing: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] = lambda call: call
+
+    def ready(self) -> ReadyObject:
+        found = super().ready()
+        call = partial(_awaited, found.call) if found.is_async else found.call
+        return replace(found, call=self.tracing(call), is_async=False)
+
+
+def _awaited(call: Callable[[Any], Any], argument: Any) -> Any:
+    return event_loop().run(call(argument))
+
+
+def _add(trial: FunctionTrial, result: Any) -> None:
+    """Add the result for one record to a trial. Results of a wrong form are added as they are."""
+    match result:
+        case Reject():
+            _count(trial.rejected, str(result.reason))
+            trial.error = trial.error or str(result.error)
+        case Drop():
+            _count(trial.dropped, str(result.reason))
+        case _:
+            kept = list(_routed(result))
+            for route, value in kept:
+                trial.results.setdefault(route, []).append(_as_json(value))
+            if not kept:
+                _count(trial.dropped, NOTHING)
+
+
+def _count(counts: dict[str, int], reason: str, number: int = 1) -> None:
+    counts[reason] = counts.get(reason, 0) + number
+
+
+def _routed(result: Any, route: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the results in a list or a route, each with its route."""
+    for one in result if isinstance(result, list) else [result]:
+        if isinstance(one, Route):
+            yield from _routed(one.record, str(one.name))
+        elif one is not None:
+            yield route, one
+
+
+def _add_rows(trial: FunctionTrial, result: Any, rows: int) -> None:
+    from ledgerbeam.io.columns.values import to_records  # noqa: PLC0415 - only jobs of Arrow batches import it
+    from ledgerbeam.transforms.mapping.arrow_batches import rows_outcome  # noqa: PLC0415
+
+    try:
+        outcome: Any = rows_outcome(result, rows, trial.function)
+    except LedgerbeamError:  # the job finds this mistake, too, and reports it
+        return
+    for route, table, _ in outcome.by_route():
+        trial.results.setdefault(route, []).extend(map(_as_json, to_records(table)))
+    for reason, number in outcome.dropped.items():
+        _count(trial.dropped, reason, number)
+    for _, end in outcome.rejected:
+        _count(trial.rejected, end.reason)
+        trial.error = trial.error or end.error
+
+
+def _as_json(value: Any) -> Any:
+    """Return a copy of a result as JSON. Parts that JSON cannot hold become text."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.loads(orjson.dumps(without_contents(value), _text, options))
+    except (TypeError, ValueError):
+        return _text(value)
+
+
+def _text(value: Any) -> str:
+    return f"{value!r:.200}"
+
+
+def without_contents(value: Any) -> Any:
+    """Return the sizes of the members of a sample of a tar, by name; any other result unchanged."""
+    if isinstance(value, Mapping) and any(isinstance(part, bytes) for part in value.values()):
+        return {name: len(part) for name, part in value.items()}
+    return value

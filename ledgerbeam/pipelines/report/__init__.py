@@ -1,1 +1,1 @@
-"""Reports on jobs: progress, failures, tables, metrics and the HTML report."""
+"""Reports on jobs: progress, failures, tables and the HTML report."""

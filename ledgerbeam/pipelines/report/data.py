@@ -69,21 +69,8 @@ class HostBand:
     runs: Sequence[tuple[float, float]]  # start and end of each run, in seconds since 1970 UTC
     steps: Sequence[Step]  # work of the runs, on the steps of the whole job; steps without work are left out
     number: int  # number of all runs
-
-    @property
-    def tasks(self) -> int:
-        """Number of recorded tasks."""
-        return sum(step.work.tasks for step in self.steps)
-
-    @property
-    def records(self) -> int:
-        """Number of records of the recorded tasks."""
-        return sum(step.work.records for step in self.steps)
-
-    @property
-    def failures(self) -> int:
-        """Number of recorded failures."""
-        return sum(step.failures for step in self.steps)
+    work: Work  # of all steps
+    failures: int  # of all steps
 
     @property
     def fastest(self) -> float:
@@ -261,8 +248,9 @@ def _bands(
             replace(steps[number], work=Work.of(of_step), failures=sum(row.failures for row in of_step))
             for number, of_step in sorted(in_step.items())
         ]
-        bands.append(HostBand(band, sorted(clipped)[:SPANS_A_BAND], band_steps, len(own)))
-    return sorted(bands, key=lambda band: (band.host not in hosts, -band.tasks, band.host))
+        work, failures = Work.of(of_band), sum(row.failures for row in of_band)
+        bands.append(HostBand(band, sorted(clipped)[:SPANS_A_BAND], band_steps, len(own), work, failures))
+    return sorted(bands, key=lambda band: (band.host not in hosts, -band.work.tasks, band.host))
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

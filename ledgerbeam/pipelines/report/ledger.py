@@ -1,7 +1,4 @@
-"""Read-only Python view of a ledger: the job's progress and recorded rows, as plain values and Arrow tables.
-
-Every job result holds a `Ledger`, and most programs use few of its methods. So each imports its dependencies itself.
-"""
+"""Read-only Python view of a ledger: the job's progress and recorded rows, as plain values and Arrow tables."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +21,17 @@ from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import FailureRow, OutputRow
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.call import interruptible
+from ledgerbeam.pipelines.calls.result import html_table
 from ledgerbeam.pipelines.console.reporter import timestamp
 from ledgerbeam.pipelines.report.run_info import retry_command
+from ledgerbeam.pipelines.report.state import (
+    every_ledger,
+    ledger_state,
+    shown_runs,
+    stage_states,
+    stage_statistics,
+    status_values,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,8 +87,6 @@ class Ledger:
         return f"<Ledger {self.url}>"
 
     def _repr_html_(self) -> str:
-        from ledgerbeam.pipelines.calls.result import html_table  # noqa: PLC0415 - see above
-
         try:
             state = self.status()
         except LedgerbeamError as error:  # a notebook shows the error instead
@@ -101,16 +106,12 @@ class Ledger:
 
     def status(self) -> dict[str, Any]:
         """Return progress, rates and runs of the job, as ``ledger status --json`` prints them."""
-        from ledgerbeam.pipelines.report import state  # noqa: PLC0415 - see above
-
         self._store.refresh()
-        found = state.ledger_state(self._store)
-        return state.status_values(self._store, found, state.stage_states(self._store, self._options))
+        return status_values(self._store, ledger_state(self._store), stage_states(self._store, self._options))
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return the hosts and the state of their runs, as ``ledger status --by-host --json`` prints them."""
-        from ledgerbeam.pipelines.report.hosts import hosts_of  # noqa: PLC0415 - the same
-        from ledgerbeam.pipelines.report.state import shown_runs  # noqa: PLC0415 - the same
+        from ledgerbeam.pipelines.report.hosts import hosts_of  # noqa: PLC0415 - few programs need it
 
         self._store.refresh()
         return plain_value([host.values() for host in hosts_of(self._store, shown_runs(self._store))])
@@ -131,12 +132,7 @@ class Ledger:
 
         A row has ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` (time) and ``quarantined``.
         """
-
-        def ledgers() -> list[LedgerStore]:
-            from ledgerbeam.pipelines.report.state import every_ledger  # noqa: PLC0415 - the same
-
-            return every_ledger(self._store, self._options)
-
+        ledgers = partial(every_ledger, self._store, self._options)
         return LedgerRows(
             "failures",
             lambda: sum(int(each.status()["tasks"]["failed"]) for each in ledgers()),
@@ -182,8 +178,6 @@ class Ledger:
 
         In a job of several functions, names are ``LABEL.NAME``.
         """
-        from ledgerbeam.pipelines.report.state import stage_statistics  # noqa: PLC0415 - the same
-
         return {name: merged.value() for name, merged in stage_statistics(self._store, self._options).items()}
 
     def manifest(self, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
@@ -199,7 +193,7 @@ class Ledger:
         Raises:
             UsageError: No table has this name.
         """
-        from ledgerbeam.pipelines.report.tables import TABLES  # noqa: PLC0415 - the same
+        from ledgerbeam.pipelines.report.tables import TABLES  # noqa: PLC0415 - few programs need it
 
         if table not in TABLES:
             raise UsageError(f"unknown table {table!r}: expected one of {', '.join(TABLES)}")
@@ -207,7 +201,7 @@ class Ledger:
 
     def _table(self, name: str, ledgers: Callable[[], Sequence[LedgerStore]] | None = None) -> Callable[[], pa.Table]:
         def read() -> pa.Table:
-            import pyarrow as pa  # noqa: PLC0415 - the same
+            import pyarrow as pa  # noqa: PLC0415 - slow to import
 
             from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ _FILE = "openlineage.yml"
 _THREAD = "ledgerbeam-lineage"
 _NOISY = ("urllib3.connectionpool", "urllib3.util.retry")
 
+_SCHEMES = {"gcs": "gs", "s3a": "s3"}  # schemes of OpenLineage by others for the same store
 # Type of the event that ends a run, by outcome. Any other outcome is ``FAIL``.
 _ENDS = {DONE: "COMPLETE", TASKS_FAILED: "FAIL", "interrupted": "ABORT"}
 
@@ -70,15 +71,11 @@ def dataset(url: str, options: Options | None = None) -> Dataset:
     scheme, _, rest = shown.partition("://")
     place, _, path = rest.partition("/")
     name = path.strip("/") or "/"
-    if scheme in ("gs", "gcs"):
-        return Dataset(f"gs://{place}", name)
-    if scheme in ("s3", "s3a"):
-        return Dataset(f"s3://{place}", name)
     if scheme in ("az", "abfs", "abfss", "adl"):
         account = (options or {}).get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
         has_account = account is None or "@" in place
         return Dataset(f"abfss://{place}" if has_account else f"abfss://{place}@{account}.dfs.core.windows.net", name)
-    return Dataset(f"{scheme}://{place}", name)
+    return Dataset(f"{_SCHEMES.get(scheme, scheme)}://{place}", name)
 
 
 class _Sender:
@@ -228,14 +225,14 @@ def _namespace() -> str:
     return os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
 
 
+@dataclass
 class RunEnd:
     """The end of a run; its launcher sets it with `note`."""
 
-    def __init__(self) -> None:
-        self.outcome: str | None = "failed"  # outcome that the ledger records; None for a run that was only submitted
-        self.done = Totals()  # totals recorded by the run
-        self.routes: Sequence[str] = ()  # names of all datasets but the main one
-        self.failures = 0
+    outcome: str | None = "failed"  # outcome that the ledger records; None for a run that was only submitted
+    done: Totals = field(default_factory=Totals)  # totals recorded by the run
+    routes: Sequence[str] = ()  # names of all datasets but the main one
+    failures: int = 0
 
     def note(self, store: LedgerStore, outcome: str | None, done: Totals) -> None:
         """Set the outcome and the totals of the run."""

@@ -146,9 +146,10 @@ def _facts(data: ReportData) -> list[Fact]:
     tasks = status["tasks"]
     failed = f"{tasks['failed']:,} failed" if tasks["failed"] else "none failed"
     filtered = f", {status['filtered']:,} without output" if status["filtered"] else ""
+    not_kept = ("dropped", sum(records.dropped.values())), ("rejected", sum(records.rejected.values()))
     facts = [
         Fact("Tasks done", f"{tasks['done']:,}", failed + filtered),
-        Fact("Records", f"{records.records:,}", _not_kept(records)),
+        Fact("Records", f"{records.records:,}", ", ".join(f"{number:,} {what}" for what, number in not_kept if number)),
         Fact("Data", decimal(status["bytes"])),
     ]
     if progress.run is not None:
@@ -163,11 +164,6 @@ def _facts(data: ReportData) -> list[Fact]:
         left = progress.time_left
         facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "at the rate so far"))
     return facts
-
-
-def _not_kept(records: RecordCounts) -> str:
-    parts = [(sum(records.dropped.values()), "dropped"), (sum(records.rejected.values()), "rejected")]
-    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
 
 
 def _seconds(value: float) -> str:
@@ -256,7 +252,7 @@ def _hosts_section(data: ReportData) -> PlotSection:
     most = max(bands, key=lambda band: band.fastest)
     darkest = f"the darkest is {most.fastest:,.1f} tasks per second, on {_text(most.host)}"
     text = f"Darker means more tasks per second: {darkest}. A line below: a run was active."
-    label = "; ".join(f"{_text(band.host)}: {count(band.tasks, 'task')}" for band in bands)
+    label = "; ".join(f"{_text(band.host)}: {count(band.work.tasks, 'task')}" for band in bands)
     return PlotSection(
         "hosts",
         "Hosts",
@@ -266,7 +262,7 @@ def _hosts_section(data: ReportData) -> PlotSection:
         [
             [
                 _text(band.host),
-                *(f"{number:,}" for number in (band.number, band.tasks, band.records, band.failures)),
+                *(f"{number:,}" for number in (band.number, band.work.tasks, band.work.records, band.failures)),
                 f"{band.fastest:,.1f}",
             ]
             for band in bands

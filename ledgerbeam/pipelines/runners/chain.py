@@ -26,11 +26,11 @@ from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, task_board
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
 from ledgerbeam.pipelines.runners.job_files import DIED, TRACEBACK, load_rows, touch
 from ledgerbeam.pipelines.runners.profiles import begin_profile
 from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, Spread, StepWork, Works
 from ledgerbeam.transforms.chain.commit import CommitStep
+from ledgerbeam.transforms.chain.schedule import Ticket
 from ledgerbeam.user_code.modules import recorded_modules
 from ledgerbeam.user_code.objects import close_objects
 
@@ -64,7 +64,7 @@ def local_values(spec: JobSpec, path: str, *, is_rest: bool = False) -> ChainVal
         sources=sources.opened(spec.storage_options),
         base=sources.base,
         storage_options=spec.storage_options,
-        schedule=None if spec.run_dir is None else BoardSchedule(BoardPlace(spec.run_dir, spec.run, spec.workers)),
+        board=None if spec.run_dir is None else BoardPlace(spec.run_dir, spec.run, spec.workers),
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
         has_downstream=spec.has_downstream,
         committed=functools.partial(load_rows, path) if is_rest else None,
@@ -141,7 +141,8 @@ def work_as(spec: JobSpec, number: int, work: Callable[[], object]) -> int:
     An error is written to the folder of the run, see `status_of`.
     """
     run_dir = str(spec.run_dir)
-    os.environ.update(one_device(spec.devices, number))
+    if spec.devices:  # workers take them in turn
+        os.environ[DEVICES] = spec.devices[number % len(spec.devices)]
     np.random.seed(None)  # else all workers would have the generator of the process that forked them
     marks = InflightMarks(run_dir)
 
@@ -175,8 +176,3 @@ def status_of(run_dir: str, work: Callable[[], object]) -> int:
             touch(run_dir, TRACEBACK, traceback.format_exc())
         return 1
     return 0
-
-
-def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
-    """Return the environment variable that shows a worker one device. Workers take the devices in turn."""
-    return {DEVICES: devices[position % len(devices)]} if devices else {}

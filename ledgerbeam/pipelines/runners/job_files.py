@@ -22,7 +22,7 @@ from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.worker.run_folders import file_errors
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 
 # Environment variable with the storage options, as JSON. They may hold credentials, which must not be in a file.

@@ -13,7 +13,6 @@ from contextlib import suppress
 from glob import glob
 from itertools import chain, compress
 from operator import not_, or_
-from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
@@ -36,11 +35,12 @@ from ledgerbeam.ledger.worker.run_folders import (
 )
 from ledgerbeam.ledger.worker.sharing import Sharing, WaitingTasks, claim_place
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.outputs.recorded import look_at_files
+from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.job_files import (
     STARTED,
     dump_job_file,
@@ -51,10 +51,6 @@ from ledgerbeam.pipelines.runners.job_files import (
 )
 from ledgerbeam.pipelines.runners.profiles import PROFILE_SUFFIX, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.waves import BEAM, WaveEnd, Waves, gathered_waves, imports_of, run_wave
-
-if TYPE_CHECKING:
-    from ledgerbeam.pipelines.runners.audit import RunAudit
-
 
 FRUITLESS_PASSES = 3  # consecutive passes with a dead worker and no progress after which the run ends with an error
 PROGRESS_SECONDS = 0.5
@@ -164,8 +160,6 @@ class LocalRunner:
         share = self._spec.audit_share
         if share is None or self._audit is not None:
             return
-        from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
-
         folder, warn = self._folder.path, self._reporter.warn
         spec = launched_job(self._spec, listed.run, self._reporter, folder)
         self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn)

@@ -18,7 +18,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import audit_of
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.worker.run_folders import RunFolder
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.reporter import RunConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress, count
 from ledgerbeam.pipelines.jobs.checks import difference_error
 from ledgerbeam.pipelines.jobs.listing import JobListing
@@ -27,6 +27,7 @@ from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, Existing, OutputOwner
 from ledgerbeam.pipelines.report.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
+from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.beam import BeamRunner, check_options
 from ledgerbeam.pipelines.runners.job_files import keep_job, launched_job
 from ledgerbeam.pipelines.runners.local import LocalRunner
@@ -262,8 +263,6 @@ def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder,
     share = spec.audit_share
     if share is None:
         return
-    from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
-
     audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn)
     try:
         audit.settle_listed()

@@ -19,8 +19,7 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
-from ledgerbeam.pipelines.console.reporter import count_nulled
-from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
+from ledgerbeam.pipelines.console.reporter import PartConsole, RunConsole, count_nulled
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs import claim
 from ledgerbeam.pipelines.jobs.listing import listed_pages

@@ -31,6 +31,7 @@ from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
+from ledgerbeam.pipelines.runners.chain import run_chain, run_workers, status_of, work_as
 from ledgerbeam.pipelines.runners.job_files import DIED, DONE, STARTED, load_job_file, take_import_path, touch
 from ledgerbeam.pipelines.runners.waves import BEAM, imports_of
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
@@ -51,7 +52,6 @@ def main(argv: Sequence[str]) -> Never:
     listener = socket.socket(fileno=int(waves))
     if imports == BEAM:
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415 - after logging is set up: its import logs
-    from ledgerbeam.pipelines.runners import chain  # noqa: F401, PLC0415
     from ledgerbeam.transforms.chain import plan, process, read, write  # noqa: F401, PLC0415
 
     for scheme in schemes:
@@ -86,13 +86,6 @@ def _wave(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -> in
 
     At the end of a wave, each task is done or failed.
     """
-    from ledgerbeam.pipelines.runners.chain import (  # noqa: PLC0415 - `main` has imported it
-        run_chain,
-        run_workers,
-        status_of,
-        work_as,
-    )
-
     spec = load_job_file(spec_path)
     take_import_path(spec.import_path)
     refuse_calls(_IN_WORKER)

@@ -29,6 +29,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups, report_times
 from ledgerbeam.ledger.worker.run_folders import ISOLATION, TaskBudget
+from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.user_code.objects import close_objects
@@ -183,16 +184,6 @@ class Listing(Protocol):
         """List the sources, in the same order in each run."""
 
 
-class Schedule(Protocol):
-    """Distribution of planned tasks among the workers of the local runner. Picklable."""
-
-    def post(self, ledger: LedgerHandle | None) -> StepWork:
-        """Return the work that receives planned tasks and stores them for the workers."""
-
-    def draw(self, ledger: LedgerHandle | None) -> StepWork:
-        """Return the work that takes stored tasks and emits those that this worker will do."""
-
-
 class Counters:
     """Metrics of a runner. This base records nothing, for a runner without metrics."""
 
@@ -215,7 +206,7 @@ class ChainValues:
     sources: Sources = field(default_factory=FileSources)
     base: str | None = None  # folder URL ending with ``/`` that output names are relative to. None for whole paths
     storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
-    schedule: Schedule | None = None  # distribution of tasks by the local runner; None: other runners do it themselves
+    board: BoardPlace | None = None  # from which workers of the local runner draw tasks; None for other runners
     budget: TaskBudget | None = None  # maximum number of tasks to do. None for all
     # Maximum number of records that the tasks of one worker may reject, for runners whose launcher does not read the
     # ledger meanwhile. More end the worker with a `RejectLimitError` after they are recorded. None for any number.

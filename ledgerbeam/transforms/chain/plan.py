@@ -6,7 +6,6 @@ element of its own. `PlanTasks` divides each source into spans of records.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +22,10 @@ from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.io.storage.publish import publishing_together
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.grouping import Grouping
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.ledger.worker.reports import timed
-from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import (
     ChainStep,
@@ -117,23 +115,13 @@ class MatchStep(ChainStep):
             raise UsageError("MatchSources: shar reads whole shards; pass folders, and leave out pack, columns, group")
 
     def make_work(self, values: ChainValues) -> StepWork:
-        return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
+        """Return the work that lists pages. If the launcher or the next step lists sources, it emits an empty page."""
+        listing = values.listing if values.open_sources is None and values.packer is None else None
+        return Emit(lambda: [Page([], [], [])] if listing is None else _listed(listing), None)
 
     def display_data(self) -> dict[str, Any]:
         shown = ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"
         return {"sources": printable(shown)}
-
-
-class _ListPages(StepWork):
-    def __init__(self, listing: Listing | None) -> None:
-        self._listing = listing
-
-    def process(self, element: bytes) -> Iterator[Page]:
-        del element  # the impulse that starts the pipeline
-        if self._listing is None:  # the launcher or the next transform lists the sources
-            yield Page([], [], [])
-        else:
-            yield from _listed(self._listing)
 
 
 def _listed(listing: Listing) -> Iterator[Page]:
@@ -156,56 +144,44 @@ class SkipStep(ChainStep):
         """Return the work that looks up sources in the ledger. If the launcher has done so, it emits the open ones."""
         if values.open_sources is not None:
             return Emit(values.open_sources, values.ledger)
-        ledger = values.require_ledger()
-        if values.packer is None or values.listing is None:
-            return _SkipPages(ledger)
-        return _SkipPacks(ledger, values.packer, values.listing)
+        return _Skip(values.require_ledger(), values.packer, values.listing)
 
 
 class _Skip(StepWork):
-    """Base of the works that emit the sources that are not complete."""
+    """Emit the sources that are not complete.
 
-    def __init__(self, ledger: LedgerHandle) -> None:
+    With packs, this work lists sources itself: a pack can span two pages, and memory cannot hold all pages.
+    """
+
+    def __init__(self, ledger: LedgerHandle, pack: Packer | None = None, listing: Listing | None = None) -> None:
         self._ledger = ledger
+        self._pack = pack
+        self._listing = listing
 
     def setup(self) -> None:
         with self._ledger.fatal_errors():
             self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
-    def _counted(self, sources: list[PendingSource], found: int) -> list[PendingSource]:
-        self.counters.add("sources_open", len(sources))
-        self.counters.add("sources_skipped", found - len(sources))
-        return sources
-
-
-class _SkipPages(_Skip):
     def process(self, page: Page) -> Iterator[PendingSource]:
         with self._ledger.fatal_errors():
             store = self._ledger.store()
+            for sources, ids in self._opened(page, store):
+                pending = with_progress(sources, store)
+                self.counters.add("sources_open", len(pending))
+                self.counters.add("sources_skipped", len(ids) - len(pending))
+                yield from pending
+
+    def _opened(self, page: Page, store: LedgerStore) -> Iterable[tuple[list[Source], Sequence[bytes]]]:
+        """Register open sources. Return them, and the IDs of all sources, some sources at a time."""
+        if self._pack is None or self._listing is None:
             ids = source_ids(page.urls, page.sizes, page.versions)
-            sources = with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
-        yield from self._counted(sources, len(page.urls))
-
-
-class _SkipPacks(_Skip):
-    """Emit open packs. This work lists sources itself: a pack can span two pages, and memory cannot hold all pages."""
-
-    def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
-        super().__init__(ledger)
-        self._pack = pack
-        self._listing = listing
-
-    def process(self, page: Page) -> Iterator[PendingSource]:
-        del page  # empty
-        with self._ledger.fatal_errors():
-            store = self._ledger.store()
-            members = (
-                Source(*row)
-                for listed in _listed(self._listing)
-                for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
-            )
-            for packs, ids in open_packs(self._pack(members), store):
-                yield from self._counted(with_progress(packs, store), len(ids))
+            return [(open_sources(ids, page.urls, page.sizes, page.versions, store), ids)]
+        members = (
+            Source(*row)
+            for listed in _listed(self._listing)
+            for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
+        )
+        return open_packs(self._pack(members), store)
 
 
 class Planner(ChainStep):
@@ -216,9 +192,8 @@ class Planner(ChainStep):
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
         """Return this step, and the steps around it that spread sources and tasks over all workers."""
-        limited, posted, drawn = (part for step in (LimitStep(), PostStep(), DrawStep()) for part in step.parts())
         spread = "SpreadSources", Spread()
-        return [spread, *super().parts(), limited, posted, ("SpreadTasks", Spread()), drawn]
+        return [spread, *super().parts(), *PostStep().parts(), ("SpreadTasks", Spread()), *DrawStep().parts()]
 
 
 class PlanStep(Planner):
@@ -253,18 +228,11 @@ class PlanStep(Planner):
         return {"task_bytes": self.task_bytes or 0, "task_records": self.task_records or 0}
 
 
-class _Cuts(NamedTuple):
-    """The results of dividing a group of sources, in order, and whether the thread mostly waited for disk or store."""
-
-    cuts: list[Cut | FailedTask]
-    waited: bool
-
-
 class _Planning(NamedTuple):
     """A group of sources that another thread divides. They are marked as in progress meanwhile."""
 
     sources: list[PendingSource]
-    cuts: Future[_Cuts]
+    cuts: Future[tuple[list[Cut | FailedTask], bool]]  # see `_cut_all`
     marked: ExitStack
 
 
@@ -370,14 +338,15 @@ class _Plan(StepWork):
                 tuple(tasks[number] for number in left), tuple(places[number] for number in left), cut.stream.format
             )
 
-    def _cut_all(self, sources: list[PendingSource]) -> _Cuts:
+    def _cut_all(self, sources: list[PendingSource]) -> tuple[list[Cut | FailedTask], bool]:
+        """Divide sources; return the results in order, and whether the thread mostly waited for disk or store."""
         began, worked = time.monotonic(), time.thread_time()
         try:
             with publishing_together():
                 cuts = [self._cut(source) for source in sources]
         except LedgerbeamError:  # divide each alone, to find the source of the error
             cuts = [self._cut(source) for source in sources]
-        return _Cuts(cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked))
+        return cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked)
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
         """Return the spans of a source, or a `FailedTask` if it cannot be divided."""
@@ -395,29 +364,3 @@ def _size_of(sources: Iterable[PendingSource]) -> int:
 
 def _whole(source: PendingSource) -> Task:
     return Task(source.source, 0, 0)
-
-
-class LimitStep(ChainStep):
-    """Pass at most as many planned tasks as the run may do. Drop the other tasks; a later run does them."""
-
-    def make_work(self, values: ChainValues) -> StepWork:
-        return _Limit(values.budget, values.ledger)
-
-
-class _Limit(StepWork):
-    def __init__(self, budget: TaskBudget | None, ledger: LedgerHandle | None) -> None:
-        self._budget = budget
-        self._ledger = ledger
-
-    def process(self, element: Any) -> Iterator[Planned]:
-        if self._budget is None:
-            yield element
-        elif not isinstance(element, StreamedTasks):
-            if self._claimed(self._budget, 1):
-                yield element
-        elif granted := self._claimed(self._budget, len(element.tasks)):
-            yield dataclasses.replace(element, tasks=element.tasks[:granted], spans=element.spans[:granted])
-
-    def _claimed(self, budget: TaskBudget, tasks: int) -> int:
-        with fatal_errors(self._ledger):
-            return budget.claim(tasks)

@@ -18,6 +18,7 @@ from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.compression.streams import split_compression
 from ledgerbeam.io.formats.format import fits
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.listing.nested_folders import RouteFolders
 from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
@@ -27,7 +28,6 @@ from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, StepWork, fatal_errors
-from ledgerbeam.transforms.chain.route_folders import RouteFolders
 from ledgerbeam.transforms.chain.schedule import ThreadsBeside, this_overlap
 from ledgerbeam.transforms.mapping.outcomes import TaskResults, encode_rejects
 from ledgerbeam.user_code.guards import describe_error, failed_by, message_of

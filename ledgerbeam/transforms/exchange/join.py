@@ -192,7 +192,6 @@ class _Held:
         self.size += len(payload)
 
     def records(self) -> Iterable[Any]:
-        """Return the decoded records."""
         if self.size > MOST_DECODED:
             return map(record_of, self._payloads)
         if self._decoded is None:

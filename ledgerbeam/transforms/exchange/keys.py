@@ -255,8 +255,6 @@ def _with_inside(record: Any, parts: Sequence[str], value: str) -> Any:
 
 
 class _Field:
-    """Look-up of a field."""
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._parts = name.split(".")

@@ -22,7 +22,6 @@ from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.results import Drop, Reject, Route, Rows
 from ledgerbeam.sources.forms import PartialTable
 from ledgerbeam.stats import MOST_NAMES
-from ledgerbeam.transforms.mapping.batches import BatchMapping, Window, batch_failures, halves
 from ledgerbeam.transforms.mapping.outcomes import (
     NO_FUNCTION,
     CategoryError,
@@ -35,7 +34,14 @@ from ledgerbeam.transforms.mapping.outcomes import (
     route_name,
 )
 from ledgerbeam.transforms.mapping.stages import CallStage
-from ledgerbeam.transforms.mapping.task_mapping import ONE_ROW, TaskFailedError
+from ledgerbeam.transforms.mapping.task_mapping import (
+    ONE_ROW,
+    BatchMapping,
+    TaskFailedError,
+    Window,
+    batch_failures,
+    halves,
+)
 from ledgerbeam.user_code.guards import describe_error, message_of
 
 

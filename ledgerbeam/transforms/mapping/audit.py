@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -158,7 +158,6 @@ class _Record:
 
 
 def _opened(url: str, work: AuditedWork, readers: ExitStack) -> Any:
-    """Open a file of a shard."""
     encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # a compressing encoder wraps the encoder of records
     configured = (encoder,) if hasattr(encoder, "open") or is_columnar(encoder) else ()
     reader = open_any(url, storage_options=work.storage_options, indexed=True, configured=configured)
@@ -200,24 +199,17 @@ def _text_of(reader: Reader, number: int, data: bytes) -> str:
     return without_secrets("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text))
 
 
-class _Sides(NamedTuple):
-    """The results of the first run and of the recomputation for one record, with its position in the task."""
-
-    position: int
-    first: _Record | None
-    again: _Record | None
-
-
 def _first_difference(
     first: Sequence[_Record], again: Sequence[_Record], route: str, recomputed: Recomputed, *, is_whole: bool
 ) -> str:
     """Return a message about the first difference found from the end, where partial recomputations start."""
     origins = recomputed.origins.get(route, ())[::-1]
-    sides = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
-    if sides is None:
+    found = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
+    if found is None:
         return ""
-    was, now = _shown(sides.first, sides.again)
-    return f"{without_secrets(recomputed.place(sides.position))}\n  first: {was}\n  again: {now}"
+    position, *sides = found
+    was, now = _shown(*sides)
+    return f"{without_secrets(recomputed.place(position))}\n  first: {was}\n  again: {now}"
 
 
 def _compared(
@@ -227,8 +219,11 @@ def _compared(
     recomputed: Recomputed,
     *,
     is_whole: bool,
-) -> _Sides | None:
-    """Compare results, given from last to first. `origins` has the position of the record of each result in `again`."""
+) -> tuple[int, _Record | None, _Record | None] | None:
+    """Compare results, given from last to first. `origins` has the position of the record of each result in `again`.
+
+    Return the position of the first record whose results differ, its first result, and the recomputed one.
+    """
     leaves_out = len(again) != recomputed.records - recomputed.first or (is_whole and len(first) != recomputed.records)
     for number, (was, now) in enumerate(zip_longest(first, again)):
         if was == now:
@@ -236,10 +231,10 @@ def _compared(
         if now is None and not is_whole:  # all recomputed results are equal
             return None
         if now is None or (was is not None and _follows(now, first, number) and not _follows(was, again, number)):
-            return _Sides(_left_out(number, origins, recomputed.records), was, None)
+            return _left_out(number, origins, recomputed.records), was, None
         is_added = was is None or (_follows(was, again, number) and not _follows(now, first, number))
         is_other = was is not None and leaves_out and not _alike(was.data, now.data)
-        return _Sides(origins[number], None if is_added or is_other else was, now)
+        return origins[number], None if is_added or is_other else was, now
     return None
 
 
@@ -264,9 +259,8 @@ def _alike(one: bytes, other: bytes) -> bool:
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
     """Return the length of the common prefix."""
-    return next(
-        (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _shown(first: _Record | None, again: _Record | None) -> tuple[str, str]:

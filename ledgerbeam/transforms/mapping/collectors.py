@@ -72,13 +72,13 @@ def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one
         try:
             maker = kind.written(route)
         except RecordError as error:
-            return _Refused(str(error))
+            return _Values(_refusing(error))
         if maker is not None:
             return _Columns(maker, placed=placed)
         from ledgerbeam.io.columns.tables import copied  # noqa: PLC0415 - only jobs of columns import pyarrow
 
         return _Values(copied)  # each dataset gets a schema of its own
-    return _Copies(kind, one_by_one=one_by_one)
+    return _Values(_copying(kind) if one_by_one else copy.deepcopy)  # the format encodes the copies later
 
 
 def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Collector:
@@ -89,7 +89,26 @@ def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Coll
     try:
         return _TableParts(kind.written(route))
     except RecordError as error:
-        return _Refused(str(error))
+        return _Values(_refusing(error))
+
+
+def _refusing(error: RecordError) -> Callable[[Any], Any]:
+    """Return a function that raises for each result: the route has no schema."""
+
+    def refuse(_: Any) -> Any:
+        raise RecordError(str(error))
+
+    return refuse
+
+
+def _copying(kind: Format) -> Callable[[Any], Any]:
+    """Return a function that copies a result, and raises if the format cannot encode it."""
+
+    def copied(value: Any) -> Any:
+        kind.encode([found := copy.deepcopy(value)])
+        return found
+
+    return copied
 
 
 class _Lines(JsonLinesBuilder, Collector):
@@ -192,37 +211,6 @@ class _Values(Collector):
 
     def finish(self) -> list[Any]:
         return self._values
-
-
-class _Copies(_Values):
-    """Keeps copies of results, which the format encodes later."""
-
-    def __init__(self, kind: Format, *, one_by_one: bool) -> None:
-        super().__init__(copy.deepcopy)
-        self._format = kind
-        self._one_by_one = one_by_one
-
-    def hold(self, value: Any) -> Any:
-        copied = super().hold(value)
-        if self._one_by_one:
-            self._format.encode([copied])
-        return copied
-
-
-class _Refused(Collector):
-    """Raises for each result: the route has no schema."""
-
-    def __init__(self, error: str) -> None:
-        self._error = error
-
-    def hold(self, value: Any) -> Any:  # noqa: ARG002 - no value has the right form
-        raise RecordError(self._error)
-
-    def take(self, held: Any) -> None:
-        self.hold(held)
-
-    def finish(self) -> list[Any]:
-        return []
 
 
 class _Columns(Collector):

@@ -23,13 +23,18 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.mapping.async_calls import IN_FLIGHT, AsyncCalls
-from ledgerbeam.transforms.mapping.batches import BatchAgainError, BatchMapping
 from ledgerbeam.transforms.mapping.collectors import UnplacedError, name_of
 from ledgerbeam.transforms.mapping.isolation import IsolatedCalls
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.record_mapping import RecordMapping
 from ledgerbeam.transforms.mapping.stages import HostedFunctions
-from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
+from ledgerbeam.transforms.mapping.task_mapping import (
+    BatchAgainError,
+    BatchMapping,
+    MappingRules,
+    TaskFailedError,
+    TaskMapping,
+)
 from ledgerbeam.user_code.functions import code_identity, made_of
 from ledgerbeam.user_code.functions_of_job import Function, JobFunction, read_functions
 from ledgerbeam.user_code.objects import ReadyObject, depends_on_batches

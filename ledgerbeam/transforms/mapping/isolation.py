@@ -390,7 +390,6 @@ class _Child:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process group of the child."""
         self._group.kill()
         self._connection.close()
 
@@ -455,7 +454,6 @@ class _Child:
         raise _ChildEndedError(TIMEOUT, f"took more than {self._seconds:g} s", number, self._function())
 
     def _raise_ended(self) -> Never:
-        """Raise the error for a child that has ended."""
         self._group.kill()
         number, function = self._in_work(), self._function()
         status = self._group.status

@@ -28,7 +28,7 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.results import Drop, Reject, Route
-from ledgerbeam.sketches.functions import FunctionCounts
+from ledgerbeam.sketches import FunctionCounts
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
@@ -196,15 +196,10 @@ class TaskResults:
     dropped: Sequence[RejectedRecord] = ()  # dropped records that are stored, in order
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedRecord:
-    """A rejected or dropped record with its position and bytes: one row of a file of such records."""
+class RejectedRecord(NamedTuple):
+    """A rejected or dropped record as stored in its source, and the reason: one row of a file of such records."""
 
-    source: str  # URL of the source. For a pack, the URL of the member
-    record: int  # number of the record in the source, from 0
-    start: int  # offset of its first byte in the source, or in the decompressed data of a compressed source
-    stop: int  # offset after its last byte
-    raw: bytes  # bytes of the record in the source
+    raw: RawRecord
     rejection: Rejection
 
 
@@ -350,10 +345,7 @@ def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[Reject
     if not rejections:
         return []
     raws = raw_records_of(task)
-    return [
-        RejectedRecord(raw.url, raw.record, raw.start, raw.stop, raw.data, rejection)
-        for rejection, raw in ((rejection, raws[rejection.position]) for rejection in rejections)
-    ]
+    return [RejectedRecord(raws[rejection.position], rejection) for rejection in rejections]
 
 
 def source_record(task: Task, position: int) -> RawRecord | None:
@@ -366,7 +358,7 @@ def source_record(task: Task, position: int) -> RawRecord | None:
 
 def encode_rejects(rejected: Sequence[RejectedRecord], *, dropped: bool = False) -> ShardFile:
     """Encode rejected or dropped records as JSON, one line each. Equal records give equal bytes."""
-    lines = [orjson.dumps(_row(record, dropped), option=orjson.OPT_APPEND_NEWLINE) for record in rejected]
+    lines = [orjson.dumps(_row(*record, dropped), option=orjson.OPT_APPEND_NEWLINE) for record in rejected]
     return ShardFile(REJECTS_ENDING, b"".join(lines), len(lines))
 
 
@@ -408,25 +400,24 @@ def raw_records_of(task: Task) -> Sequence[RawRecord]:
     return raws
 
 
-def _row(record: RejectedRecord, dropped: bool) -> dict[str, Any]:
-    rejection = record.rejection
+def _row(raw: RawRecord, rejection: Rejection, dropped: bool) -> dict[str, Any]:
     function = {} if rejection.function == "" else {"function": rejection.function}
     problem = {} if dropped else {"error": as_unicode(rejection.error), "at": as_unicode(rejection.at)}
     row: dict[str, Any] = {
-        "source": as_unicode(without_secrets(record.source)),
-        "record": record.record,
-        "bytes": None if record.start == NO_BYTES else [record.start, record.stop],
+        "source": as_unicode(without_secrets(raw.url)),
+        "record": raw.record,
+        "bytes": None if raw.start == NO_BYTES else [raw.start, raw.stop],
         **function,
         "reason": as_unicode(rejection.reason),
         **problem,
     }
-    kept = record.raw[:MOST_RAW]
-    text = _as_text(kept, is_cut=len(kept) < len(record.raw))
+    kept = raw.data[:MOST_RAW]
+    text = _as_text(kept, is_cut=len(kept) < len(raw.data))
     if text is None:
         row["raw_base64"] = base64.b64encode(kept).decode("ascii")
     else:
         row["raw"] = text
-    if len(kept) < len(record.raw):
+    if len(kept) < len(raw.data):
         row["raw_truncated"] = True
     return row
 

@@ -14,7 +14,6 @@ from ledgerbeam.io import Sample
 from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.mapping.batches import BatchAgainError, BatchMapping, Window
 from ledgerbeam.transforms.mapping.outcomes import (
     NO_FUNCTION,
     ChildFailedError,
@@ -25,7 +24,7 @@ from ledgerbeam.transforms.mapping.outcomes import (
     copied,
 )
 from ledgerbeam.transforms.mapping.stages import CallStage
-from ledgerbeam.transforms.mapping.task_mapping import TaskFailedError
+from ledgerbeam.transforms.mapping.task_mapping import BatchAgainError, BatchMapping, TaskFailedError, Window
 from ledgerbeam.user_code.guards import children, end_child
 
 MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
@@ -190,7 +189,6 @@ class RecordMapping(BatchMapping):
         self._samples = {}
 
     def _items(self) -> Iterator[Item]:
-        """Yield the records of the task."""
         for records in self._blocks():
             window = Window(records, range(self._read, self._read + len(records)))
             self._read += len(records)

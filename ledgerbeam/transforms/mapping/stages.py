@@ -64,7 +64,7 @@ class CallStage:
         calls = [function.call for function in self.functions]
         self.running = self.first.__index__
         if self.ahead is not None:
-            self.call = self._call_ahead
+            self.call = lambda value: self.calls([value])(value)
         elif self.collected.parts and self.size is None:
             self.call, self.running = _fused(len(calls))(calls, self.first, _RECORDS, self.read)
         else:
@@ -116,9 +116,6 @@ class CallStage:
                 return self.read(value, None, error.function - self.first if ended else last, error)  # type: ignore[attr-defined]
 
         return called
-
-    def _call_ahead(self, value: Any) -> Any:
-        return self.calls([value])(value)
 
     def has_observed(self) -> bool:
         """Return whether functions of the stage have made statistics for this task."""

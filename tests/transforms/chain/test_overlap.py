@@ -24,13 +24,20 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import BoardPlace, Instructions, task_board
-from ledgerbeam.pipelines.runners.board import Ticket, _Draw, _Post
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.forms import listed
 from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.process import _Process
 from ledgerbeam.transforms.chain.read import _Read
-from ledgerbeam.transforms.chain.schedule import HAND_OVER_SECONDS, Overlap, ThreadsBeside, this_overlap
+from ledgerbeam.transforms.chain.schedule import (
+    HAND_OVER_SECONDS,
+    Overlap,
+    ThreadsBeside,
+    Ticket,
+    _Draw,
+    _Post,
+    this_overlap,
+)
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
 from tests.cases import each
 from tests.servers.s3_proxy import S3Proxy
@@ -96,7 +103,7 @@ class Worker:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr("ledgerbeam.transforms.chain.write.BEHIND_BYTES", 0)  # one at a time
     monkeypatch.setattr("ledgerbeam.transforms.chain.write.TOGETHER_FILES", 1)
-    monkeypatch.setattr("ledgerbeam.pipelines.runners.board.SOON_SECONDS", 0.0)  # looked at before it is begun
+    monkeypatch.setattr("ledgerbeam.transforms.chain.schedule.SOON_SECONDS", 0.0)  # looked at before it is begun
     (tmp_path / "a.jsonl").write_bytes(lines(TASKS))
     made = Worker(tmp_path, str(tmp_path / "a.jsonl"))
     yield made

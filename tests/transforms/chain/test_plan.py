@@ -31,6 +31,7 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
+from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.sources.kind import plan_spans
 from ledgerbeam.transforms import MatchSources, PlanTasks, SkipCompleted
@@ -40,13 +41,10 @@ from ledgerbeam.transforms.chain.plan import (
     BESIDE_BYTES,
     TOGETHER,
     TOGETHER_BYTES,
-    LimitStep,
-    _Limit,
     _Plan,
-    _SkipPacks,
-    _SkipPages,
+    _Skip,
 )
-from ledgerbeam.transforms.chain.schedule import StreamedTasks
+from ledgerbeam.transforms.chain.schedule import PostStep, StreamedTasks, within_budget
 from tests.cases import each
 from tests.sources.data import put, put_index, tar
 from tests.transforms.conftest import in_work, reported
@@ -488,14 +486,11 @@ def test_no_more_tasks_pass_than_the_run_may_do(tmp_path: Path) -> None:
     task, *_ = planned(make(tmp_path, "b.jsonl", 4))
     budget = TaskBudget.below(str(tmp_path))
     budget.make(6)
-    limit = _Limit(budget, None)
-    assert list(limit.process(stream)) == [stream]
-    assert list(limit.process(task)) == [task]
-    (rest,) = limit.process(stream)
+    assert [within_budget(stream, budget), within_budget(task, budget)] == [stream, task]
+    rest = within_budget(stream, budget)
     assert isinstance(rest, StreamedTasks)
     assert (rest.tasks, rest.spans, rest.format) == (stream.tasks[:1], stream.spans[:1], stream.format)
-    assert list(limit.process(stream)) == list(limit.process(task)) == []
-    assert list(_Limit(None, None).process(stream)) == [stream]
+    assert within_budget(stream, budget) is within_budget(task, budget) is None
 
 
 def test_what_is_planned_and_never_read_counts_among_what_the_run_may_do(tmp_path: Path) -> None:
@@ -503,25 +498,23 @@ def test_what_is_planned_and_never_read_counts_among_what_the_run_may_do(tmp_pat
     task, *_ = planned(make(tmp_path, "b.jsonl", 4))
     budget = TaskBudget.below(str(tmp_path))
     budget.make(2)
-    limit = _Limit(budget, None)
     nothing, failed = NoneTask(task), FailedTask(task, "StorageError")
-    assert [*limit.process(nothing), *limit.process(failed)] == [nothing, failed]
-    assert [*limit.process(task), *limit.process(nothing), *limit.process(failed)] == []
+    assert [within_budget(nothing, budget), within_budget(failed, budget)] == [nothing, failed]
+    assert [within_budget(one, budget) for one in (task, nothing, failed)] == [None] * 3
 
 
 def test_the_transforms_say_what_a_task_is_and_how_many_there_are(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl", 8)
-    budget = TaskBudget.below(str(tmp_path))
-    budget.make(3)
-    values = ChainValues(budget=budget)
     for transform, count in ((PlanTasks(task_records=3), 3), (PlanTasks(task_bytes=20), 4), (PlanTasks(), 1)):
-        cutting: Any = transform.make_work(values)
+        cutting: Any = transform.make_work(ChainValues())
         tasks = [*cutting.process(source), *rest(cutting)]
         assert len(tasks) == count
-    limiting: Any = LimitStep().make_work(values)
-    assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4]
-    limiting = LimitStep().make_work(ChainValues())
-    assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4, 6]
+    place = BoardPlace(str(tmp_path / "run"), "run", 1)
+    for most, values in ((3, ChainValues(board=place, budget=TaskBudget.below(str(tmp_path)))), (4, ChainValues())):
+        if values.budget is not None:
+            values.budget.make(most)
+        posting: Any = PostStep().make_work(values)
+        assert len([ticket for task in planned(source) for ticket in posting.process(task)]) == most
 
 
 sizes = st.lists(st.integers(1, 50), max_size=60)
@@ -627,7 +620,7 @@ def pairs(sources: Iterable[Source]) -> Iterator[Source]:
 def test_what_is_open_goes_on_registered_with_what_is_done_of_it(tmp_path: Path, store: LedgerStore) -> None:
     store.register([source("a"), source("b")])
     store.commit([Leaf(source("a").id, ()), Leaf(source("b").id, ((1, 3),))])
-    skip = _SkipPages(LedgerHandle(str(tmp_path / "ledger")))
+    skip = _Skip(LedgerHandle(str(tmp_path / "ledger")))
     skip.setup()
     with reported() as metrics:
         found = list(skip.process(page("a", "b", "c")))
@@ -641,7 +634,7 @@ def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore) -> None
     done = Source.pack([source("a"), source("b")])
     store.register([done])
     store.commit([Leaf(done.id, ())])
-    skip = _SkipPacks(LedgerHandle(str(tmp_path / "ledger")), pairs, Listed("abc", "d", "e"))
+    skip = _Skip(LedgerHandle(str(tmp_path / "ledger")), pairs, Listed("abc", "d", "e"))
     skip.setup()
     next(skip.process(EMPTY))  # a bundle that is tried again begins anew
     with reported() as metrics:
@@ -655,7 +648,7 @@ def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore) -> None
 def test_packs_go_on_before_all_is_listed(tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "PACKS_A_PAGE", 1)
     listed = Listed(*"abcdefgh")
-    skip = _SkipPacks(LedgerHandle(str(tmp_path / "ledger")), pairs, listed)
+    skip = _Skip(LedgerHandle(str(tmp_path / "ledger")), pairs, listed)
     skip.setup()
     taken = [listed.taken for _ in skip.process(EMPTY)]
     assert taken == [2, 4, 6, 8]  # what is held does not grow with the listing
@@ -668,7 +661,7 @@ def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
     refreshed: list[bool] = []
     handle = LedgerHandle(str(tmp_path / "ledger"))
     monkeypatch.setattr(type(handle.store()), "refresh", lambda _: refreshed.append(True))
-    (_SkipPacks(handle, pairs, Listed()) if packs else _SkipPages(handle)).setup()
+    (_Skip(handle, pairs, Listed()) if packs else _Skip(handle)).setup()
     assert refreshed == [True]
 
 

@@ -33,6 +33,7 @@ from ledgerbeam.io import ShardFile, publish_bytes
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.run_file import parse_footer, tail_bytes, task_mark
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.publish import (
     TEMPORARY_SUFFIX,
@@ -150,7 +151,7 @@ def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> 
 
 def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledgerbeam.transforms.chain.write.publish_all", lambda *_, **__: None)
-    monkeypatch.setattr("ledgerbeam.transforms.chain.route_folders.nested_owners", lambda *_: {})
+    monkeypatch.setattr("ledgerbeam.io.listing.nested_folders.nested_owners", lambda *_: {})
     deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
     for output, fits in (("/out", False), ("s3://bucket/out", True)):
         (found,) = _Write(output, Encoder(ShardFile(".x", b"", 0)), "/data/", {}, None).process(deep)
@@ -571,7 +572,7 @@ def test_what_is_published_by_now_is_emitted_with_the_next_task(
 
 
 def test_what_is_written_and_rejected_is_counted(writes: _Write) -> None:
-    rejected = RejectedRecord("/data/in/a.jsonl", 3, 0, 1, b"x", Rejection(0, "bad"))
+    rejected = RejectedRecord(RawRecord("/data/in/a.jsonl", 3, 0, 1, b"x"), Rejection(0, "bad"))
     results = TaskResults(
         {"": [{"a": 1}], "en": [{"a": 2}, {"a": 3}]},
         RecordCounts(4, 3, {}, {"bad": 1}, {"": 1, "en": 2}),
@@ -807,7 +808,7 @@ def test_of_a_source_that_was_replaced_no_record_counts_as_rejected(
     writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").make_work(ChainValues(ledger, base="/data/"))
     rejected = []
     for source in replaced:
-        bad = RejectedRecord(source.url, 1, 0, 1, b"x", Rejection(1, "bad"))
+        bad = RejectedRecord(RawRecord(source.url, 1, 0, 1, b"x"), Rejection(1, "bad"))
         results = TaskResults({"": [{"a": 1}]}, RecordCounts(2, 1, {}, {"bad": 1}, {"": 1}), (bad,), {})
         with reported() as metrics:
             list(writes.process(Task(source, 0, 2, (), results)))

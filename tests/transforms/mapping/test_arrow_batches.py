@@ -161,7 +161,7 @@ def rejected(batch: pa.RecordBatch) -> Any:
 def test_a_whole_batch_is_rejected_row_by_row() -> None:
     found = mapped("rejected", ids(6), on_error="reject")
     assert found.records.counts == RecordCounts(6, 4, {}, {"old": 2}, {"": 4})
-    assert [(row.record, row.rejection.error) for row in found.records.rejects] == [(4, "it is"), (5, "it is")]
+    assert [(row.raw.record, row.rejection.error) for row in found.records.rejects] == [(4, "it is"), (5, "it is")]
     failed = mapped("rejected", ids(6))
     assert (failed.reason, failed.error.startswith("/data/a.parquet, record 4: ")) == ("old", True)
 
@@ -189,7 +189,7 @@ def test_what_becomes_of_each_row_is_said_by_position() -> None:
     assert results.counts == RecordCounts(
         10, 4, {"four": 1, "large": 2}, {"bad": 2, "worse": 1}, {"": 1, "one": 1, "two": 2}
     )
-    assert [(row.record, row.rejection.reason, row.rejection.error) for row in results.rejects] == [
+    assert [(row.raw.record, row.rejection.reason, row.rejection.error) for row in results.rejects] == [
         (0, "bad", ""),
         (5, "bad", ""),
         (6, "worse", "it is 6"),
@@ -369,7 +369,7 @@ def bad(batch: pa.RecordBatch) -> Any:
 def test_of_a_batch_that_raises_the_rows_to_blame_are_found_in_its_halves() -> None:
     found = mapped("bad", ids(64), batch=64, on_error="reject")
     assert found.records.counts == RecordCounts(64, 62, {}, {"ValueError": 2}, {"": 62})
-    assert [row.record for row in found.records.rejects] == [3, 30]
+    assert [row.raw.record for row in found.records.rejects] == [3, 30]
     assert rows_of(found) == [number for number in range(64) if number not in (3, 30)]
     assert len(sizes) < 25
     failed = mapped("bad", ids(64), batch=64)
@@ -398,7 +398,7 @@ def far_away(batch: pa.RecordBatch) -> Any:
 @pytest.mark.parametrize(("function", "reason"), [("computed_late", "ValueError"), ("far_away", "OverflowError")])
 def test_of_a_batch_that_cannot_be_read_or_written_the_rows_to_blame_are_found(function: str, reason: str) -> None:
     found = mapped(function, ids(8), batch=8, to="jsonl", on_error="reject")
-    assert [row.record for row in found.records.rejects] == [3]
+    assert [row.raw.record for row in found.records.rejects] == [3]
     assert found.records.counts == RecordCounts(8, 7, {}, {reason: 1}, {"": 7})
 
 
@@ -449,7 +449,7 @@ def test_records_that_could_not_be_decoded_are_rejected_in_their_places() -> Non
     partial = PartialTable(ids(6), {0: "bad", 4: "worse"})
     found = mapped("same", partial, on_error="reject")
     assert found.records.counts == RecordCounts(8, 6, {}, {"not decoded": 2}, {"": 6})
-    assert [(row.record, row.rejection.error) for row in found.records.rejects] == [(0, "bad"), (4, "worse")]
+    assert [(row.raw.record, row.rejection.error) for row in found.records.rejects] == [(0, "bad"), (4, "worse")]
     assert rows_of(found) == list(range(6))
     assert sizes == [3, 3]
 

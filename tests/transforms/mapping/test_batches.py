@@ -17,11 +17,10 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.mapping.batches import BatchAgainError
 from ledgerbeam.transforms.mapping.function import RESTARTS
 from ledgerbeam.transforms.mapping.record_mapping import RecordMapping
 from ledgerbeam.transforms.mapping.stages import ReadyFunction
-from ledgerbeam.transforms.mapping.task_mapping import MappingRules
+from ledgerbeam.transforms.mapping.task_mapping import BatchAgainError, MappingRules
 from tests.cases import each
 
 HERE = __name__

@@ -115,7 +115,7 @@ def test_an_error_is_laid_to_its_record(monkeypatch: pytest.MonkeyPatch, bad: in
     results = mapped(call, in_blocks([2, 0, 3, 2]), 7, rejects=True).records
     assert results.counts == RecordCounts(7, 6, {}, {"KeyError": 1}, {"": 6})
     (rejected,) = results.rejects
-    assert (rejected.record, rejected.rejection.position, rejected.rejection.error) == (10 + bad, bad, "'id'")
+    assert (rejected.raw.record, rejected.rejection.position, rejected.rejection.error) == (10 + bad, bad, "'id'")
     assert rejected.rejection.at.rpartition("/")[2].startswith("test_mapping.py:")
 
 

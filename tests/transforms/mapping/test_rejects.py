@@ -15,8 +15,8 @@ from ledgerbeam._base.names import DROPPED, REJECTS, check_route
 from ledgerbeam.errors import FunctionError, RejectLimitError, UnsupportedShapeError, UsageError
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.index.reader import NO_BYTES
-from ledgerbeam.io.listing.nested_folders import note_nested
+from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
+from ledgerbeam.io.listing.nested_folders import RouteFolders, note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
@@ -26,7 +26,6 @@ from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.commit import _Commit, _leaf
 from ledgerbeam.transforms.chain.read import _Read
-from ledgerbeam.transforms.chain.route_folders import RouteFolders
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
 from ledgerbeam.transforms.mapping.outcomes import (
     MOST_RAW,
@@ -48,7 +47,7 @@ def rejected(raw: bytes = b"x", **fields: Any) -> RejectedRecord:
         0, fields.pop("reason", "KeyError"), fields.pop("error", "'text'"), fields.pop("at", "f.py:3")
     )
     return RejectedRecord(
-        **{"source": SOURCE.url, "record": 7, "start": 30, "stop": 31, "raw": raw, **fields}, rejection=rejection
+        RawRecord(**{"url": SOURCE.url, "record": 7, "start": 30, "stop": 31, "data": raw, **fields}), rejection
     )
 
 
@@ -120,9 +119,9 @@ def test_a_text_is_not_cut_in_a_character(character: str, before: int) -> None:
 
 
 def test_secrets_and_names_that_are_no_text_do_no_harm() -> None:
-    (row,) = rows(rejected(source="/data/\udcff.jsonl", error="\ud800", reason="a\nb"))
+    (row,) = rows(rejected(url="/data/\udcff.jsonl", error="\ud800", reason="a\nb"))
     assert (row["source"], row["error"], row["reason"]) == ("/data/\\udcff.jsonl", "\\ud800", "a\nb")
-    (row,) = rows(rejected(source="https://user:hunter2@host/a.jsonl"))
+    (row,) = rows(rejected(url="https://user:hunter2@host/a.jsonl"))
     assert "hunter2" not in str(row)
 
 
@@ -141,7 +140,7 @@ def test_places_are_exact_also_behind_blank_lines(tmp_path: Path) -> None:
     task = read_task(tmp_path / "a.jsonl", b'{"id": 0}\n\n{"id": 1}\n{"id"\n')
     rejections = [Rejection(2, "not decoded"), Rejection(1, "too short")]
     found = rejected_records(task, rejections)
-    assert [(one.record, one.start, one.stop, one.raw, one.rejection) for one in found] == [
+    assert [(*one.raw[1:], one.rejection) for one in found] == [
         (3, 21, 26, b'{"id"', rejections[0]),
         (2, 11, 20, b'{"id": 1}', rejections[1]),
     ]
@@ -303,7 +302,7 @@ def test_a_folder_of_another_job_is_no_route(tmp_path: Path) -> None:
 
 
 def test_dropped_records_are_outputs_of_their_task(tmp_path: Path) -> None:
-    kept = RejectedRecord(SOURCE.url, 7, 30, 31, b"x", Rejection(0, "short", function="clean"))
+    kept = RejectedRecord(RawRecord(SOURCE.url, 7, 30, 31, b"x"), Rejection(0, "short", function="clean"))
     found = write(tmp_path, dataclasses.replace(results({"": [{"a": 1}]}, rejected()), dropped=[kept]))
     names = {output.route: output.name for output in found.outputs if output.records}
     assert names == {route: f"{route}/a.jsonl-0000000003.jsonl".lstrip("/") for route in ("", REJECTS, DROPPED)}
@@ -331,9 +330,7 @@ def test_outputs_are_not_written_among_records_that_are_not_in_a_dataset(tmp_pat
 
 def test_a_row_of_several_functions_names_the_function() -> None:
     named = Rejection(0, "KeyError", function="clean")
-    rejects = [
-        dataclasses.replace(rejected(), rejection=one) for one in (named, Rejection(0, "not decoded", function=None))
-    ]
+    rejects = [rejected()._replace(rejection=one) for one in (named, Rejection(0, "not decoded", function=None))]
     assert [row["function"] for row in rows(*rejects)] == ["clean", None]
     assert "function" not in rows(rejected())[0]
 

@@ -215,7 +215,7 @@ def test_several_functions_act_as_plain_calls_one_after_the_other(
     assert results.counts == expected.counts(len(numbers))
     assert rows(results.rejects) == expected.rejected
     assert rows(results.dropped) == (expected.dropped if keep_dropped else [])
-    assert [row.raw for row in results.dropped] == [b"%d" % row.rejection.position for row in results.dropped]
+    assert [row.raw.data for row in results.dropped] == [b"%d" % row.rejection.position for row in results.dropped]
     counts = merging("functions")
     counts.take(results.statistics[FUNCTIONS].data)
     assert counts.value() == [expected.functions(number) for number in range(len(plans))]

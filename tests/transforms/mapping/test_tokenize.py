@@ -139,7 +139,7 @@ def test_records_that_cannot_be_tokenized_are_rejected_and_the_others_are_kept()
     assert texts(found) == [{"text": ["a"]}, {"text": ["b"]}]
     counts = RecordCounts(5, 2, {}, {"RecordError": 2, "not decoded": 1}, {"": 2})
     assert found.records.counts == counts
-    assert [(row.record, row.rejection.reason) for row in found.records.rejects] == [
+    assert [(row.raw.record, row.rejection.reason) for row in found.records.rejects] == [
         (11, "RecordError"),
         (12, "not decoded"),
         (13, "RecordError"),

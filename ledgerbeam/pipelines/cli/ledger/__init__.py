@@ -14,7 +14,7 @@ from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import LedgerNotFoundError, StorageError
 from ledgerbeam.pipelines.calls.options import StoreOptions
 from ledgerbeam.pipelines.calls.values import parse_count, parse_seconds
-from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, add_json, add_options, set_usage
+from ledgerbeam.pipelines.cli.parser import Command, Parser, add_json, add_options, add_parser, set_usage
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,8 @@ _ACTIONS = {
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     for name, action in _ACTIONS.items():
-        text = f"{action.text[0].upper()}{action.text[1:]}."
-        added = actions.add_parser(name, help=action.text, description=text, allow_abbrev=False)
+        added = add_parser(actions, name, action.text)
         added.set_defaults(only_prints=action.only_prints)
-        add_base_options(added)
         added.add_argument("url", metavar="URL", help="the ledger")
         add_json(added, "print JSON")
         add_options(added, StoreOptions)

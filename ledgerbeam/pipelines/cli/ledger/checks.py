@@ -44,13 +44,6 @@ class _Check(NamedTuple):
     source: str | None = None  # URL of the source of an output; None for a file made of all outputs
     span: tuple[int, int] | None = None  # first byte and end; None for the whole file
 
-    def problem(self, options: Options, *, sizes_only: bool) -> str | None:
-        if sizes_only:
-            found = size_problem(self.url, self.size, options)
-        else:
-            found = content_problem(self.url, self.size, self.checksum, options, self.span)
-        return None if found is None else without_secrets(found)
-
 
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     """Check all outputs, merged datasets and metadata, several files at a time. Print a line for each problem.
@@ -62,7 +55,11 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     options: Options = args.storage_options
 
     def check(one: _Check) -> tuple[_Check, str | None]:
-        return one, one.problem(options, sizes_only=args.sizes_only)
+        if args.sizes_only:
+            problem = size_problem(one.url, one.size, options)
+        else:
+            problem = content_problem(one.url, one.size, one.checksum, options, one.span)
+        return one, None if problem is None else without_secrets(problem)
 
     for _ in store.task_counts():  # reading checks that the ledger's sums equal the sums over its tasks
         pass

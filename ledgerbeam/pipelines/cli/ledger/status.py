@@ -27,7 +27,6 @@ from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.pipelines.cli.call import cost_line
 from ledgerbeam.pipelines.console.reporter import (
     counting,
-    describe_set_ups,
     print_facts,
     print_json,
     print_table,
@@ -66,7 +65,7 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         if args.json:
             print_json({"hosts": [host.values() for host in hosts]})
         else:
-            print_hosts(hosts)
+            _print_hosts(hosts)
         return 0
     state = ledger_state(store)
     found, runs, progress = state.found, state.runs, state.progress
@@ -106,7 +105,9 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     if (audit := found["audit"])["tasks"]:
         rows.append(("audit", f"audited {count(audit['tasks'], 'task')}, {audit['differ']:,} differ"))
     if runs and runs[-1]["set_ups"]:
-        rows.append(("set-up", describe_set_ups(runs[-1]["set_ups"])))
+        set_ups = runs[-1]["set_ups"]
+        times, took = count(set_ups["times"], "time"), duration(set_ups["seconds"])
+        rows.append(("set-up", f"{times}, {took} in all, the longest {duration(set_ups['longest'])}"))
     if runs and runs[-1]["time"]:
         rows.append(("time", describe_time(runs[-1]["time"])))
     if progress.running:
@@ -219,8 +220,7 @@ def _look(row: SourceRow, options: Options) -> bytes | None:
     return pack_id(ids) if row.member_urls else ids[0]
 
 
-def print_hosts(hosts: Sequence[Host]) -> None:
-    """Print the table of hosts."""
+def _print_hosts(hosts: Sequence[Host]) -> None:
     if not hosts:
         print("no run has started yet")
         return

@@ -44,7 +44,7 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     else:
         wanted = {args.table: output}
     write = _WRITERS[args.format]
-    looks = {url: _LOOKS[args.format](TABLES[name]) for name, url in wanted.items()}
+    looks = {url: _looks(TABLES[name], args.format) for name, url in wanted.items()}
     refuse_foreign(looks, args.storage_options, kind="an earlier export of this table")
     files = []
     for name, url in wanted.items():
@@ -92,17 +92,12 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO) -> Iterator
 _WRITERS: dict[str, Writer] = {"jsonl": _write_jsonl, "parquet": _write_parquet}
 
 
-def _looks_of_jsonl(table: Table) -> re.Pattern[bytes]:
+def _looks(table: Table, form: str) -> re.Pattern[bytes]:
+    """Return a pattern that recognizes an earlier export of a table in a format; see `Looks`."""
+    if form == "parquet":
+        return re.compile(rb"\Z|PAR1(?s:.*)%b(?s:.*)%b" % (re.escape(_MARK.encode()), " ".join(table.types).encode()))
     # Atomic groups prevent backtracking: a line of another program may contain some of the names many times.
     return re.compile(rb"\Z|\{" + b"".join(b'(?>.*?"%b":)' % name.encode() for name in table.types))
-
-
-def _looks_of_parquet(table: Table) -> re.Pattern[bytes]:
-    return re.compile(rb"\Z|PAR1(?s:.*)%b(?s:.*)%b" % (re.escape(_MARK.encode()), " ".join(table.types).encode()))
-
-
-# Patterns that recognize an earlier export of a table, by format; see `Looks`.
-_LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
 
 
 def report(store: LedgerStore, args: argparse.Namespace) -> int:

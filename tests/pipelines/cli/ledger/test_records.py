@@ -21,9 +21,9 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.cli.call import summary_lines
+from ledgerbeam.pipelines.cli.ledger.rows import exposition, job_metrics
 from ledgerbeam.pipelines.report.accounts import account_lines, account_table, shown_records
 from ledgerbeam.pipelines.report.hosts import Host, HostRun
-from ledgerbeam.pipelines.report.metrics import exposition, job_metrics
 from ledgerbeam.pipelines.report.state import JobProgress, LedgerState
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.pipelines.cli.ledger.test_report import needs_extra

@@ -151,12 +151,12 @@ def many_hosts(folder: Path, hosts: int) -> LmdbStore:
 @pytest.mark.parametrize("hosts", [1, 2, 20, 45])
 def test_each_host_has_a_band_with_its_runs_and_what_it_did(tmp_path: Path, hosts: int) -> None:
     data = report_data(many_hosts(tmp_path / "L", hosts))
-    assert sum(band.tasks for band in data.hosts) == data.steps[-1].tasks_so_far == 3 * hosts * (hosts + 1) // 2
+    assert sum(band.work.tasks for band in data.hosts) == data.steps[-1].tasks_so_far == 3 * hosts * (hosts + 1) // 2
     assert sum(band.failures for band in data.hosts) == 3 * hosts
     assert sum(band.number for band in data.hosts) == hosts
     assert len(data.hosts) == min(hosts, 30)
     first = data.hosts[0]
-    assert (first.host, first.tasks, first.records) == (f"node{hosts}", 3 * hosts, 30 * hosts)
+    assert (first.host, first.work.tasks, first.work.records) == (f"node{hosts}", 3 * hosts, 30 * hosts)
     ((begin, end),) = first.runs
     assert (begin, end) == (1_700_000_000 + 10 * hosts, 1_700_000_025 + 10 * hosts)
     ends = {(step.begin, step.end) for step in data.steps}

@@ -21,10 +21,9 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, Instructions, task_board
-from ledgerbeam.pipelines.runners import board as draw_module
-from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
+from ledgerbeam.transforms.chain import schedule as draw_module
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
-from ledgerbeam.transforms.chain.schedule import DrawStep, PostStep, StreamedTasks, this_overlap
+from ledgerbeam.transforms.chain.schedule import DrawStep, PostStep, StreamedTasks, Ticket, this_overlap
 
 SOURCE = Source("/data/a.jsonl", 80, "1")
 STREAMED = Source("/data/b.jsonl.gz", 80, "1")
@@ -79,7 +78,7 @@ def post(values: ChainValues, *elements: Any) -> list[Any]:
 
 def post_tasks(place: BoardPlace, count: int) -> None:
     """Post the tasks of the source, cut into so many."""
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, count) for ordinal in range(count)))
+    post(ChainValues(board=place), *(task(ordinal, count) for ordinal in range(count)))
 
 
 def test_without_a_board_planned_tasks_pass_both_transforms() -> None:
@@ -90,7 +89,7 @@ def test_without_a_board_planned_tasks_pass_both_transforms() -> None:
 
 
 def test_what_is_posted_is_drawn_by_whoever_holds_a_ticket(place: BoardPlace, board: Board) -> None:
-    values = ChainValues(schedule=BoardSchedule(place))
+    values = ChainValues(board=place)
     elements = [task(0), stream(), NoneTask(task(1)), FailedTask(task(2), "reason")]
     assert post(values, *elements) == [Ticket()] * 4
     assert board.left() == 4
@@ -103,7 +102,7 @@ def test_what_is_posted_is_drawn_by_whoever_holds_a_ticket(place: BoardPlace, bo
 
 
 def test_the_board_knows_the_span_and_the_tasks_of_an_element(place: BoardPlace, board: Board) -> None:
-    post(ChainValues(schedule=BoardSchedule(place)), stream(), task(3))
+    post(ChainValues(board=place), stream(), task(3))
     found = {about.span.source: about for about in board.undrawn()}
     assert found == {
         STREAMED.id: BoardTask(
@@ -119,7 +118,7 @@ def test_tasks_are_posted_some_at_a_time_and_the_rest_at_the_end_of_a_bundle(
     place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draw_module, "_POSTED_AT_ONCE", 2)
-    posting: Any = PostStep().make_work(ChainValues(schedule=BoardSchedule(place)))
+    posting: Any = PostStep().make_work(ChainValues(board=place))
     posting.start_bundle()
     left = []
     for ordinal in range(3):
@@ -136,7 +135,7 @@ def test_tasks_are_posted_some_at_a_time_and_the_rest_at_the_end_of_a_bundle(
 def test_what_is_recorded_by_now_is_not_drawn(store: LmdbStore, place: BoardPlace, board: Board) -> None:
     whole = Source("/data/c.jsonl.gz", 80, "1")
     store.register([whole])
-    values = ChainValues(LedgerHandle(store.url), schedule=BoardSchedule(place))
+    values = ChainValues(LedgerHandle(store.url), board=place)
     done = StreamedTasks((task(0, 2, whole), task(1, 2, whole)), stream().spans[:2], JsonlFormat())
     post(values, task(0), task(1), stream(), done)
     store.commit([Leaf(SOURCE.id, ((0, 4),), "filtered")])
@@ -154,13 +153,13 @@ def test_what_is_recorded_by_now_is_not_drawn(store: LmdbStore, place: BoardPlac
 
 
 def test_an_element_on_the_board_is_what_was_planned(place: BoardPlace, board: Board) -> None:
-    post(ChainValues(schedule=BoardSchedule(place)), stream())
+    post(ChainValues(board=place), stream())
     (drawn,) = board.draw()
     assert pickle.loads(drawn.element) == stream()
 
 
 def draw(place: BoardPlace, ledger: LedgerHandle | None = None) -> Iterator[Any]:
-    drawing: Any = DrawStep().make_work(ChainValues(ledger, schedule=BoardSchedule(place)))
+    drawing: Any = DrawStep().make_work(ChainValues(ledger, board=place))
     found: Iterator[Any] = drawing.process(Ticket())
     return found
 
@@ -259,7 +258,7 @@ def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
 
 def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:
     board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
-    post(ChainValues(schedule=BoardSchedule(place)), task(0), task(1))
+    post(ChainValues(board=place), task(0), task(1))
     first, second = board.undrawn()
     board.offer([first.key])
     drawing = draw(place)
@@ -287,7 +286,7 @@ def test_what_has_ended_is_told_once(place: BoardPlace, board: Board) -> None:
 
 def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place: BoardPlace, board: Board) -> None:
     board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
-    post(ChainValues(schedule=BoardSchedule(place)), task(0), task(1))
+    post(ChainValues(board=place), task(0), task(1))
     first, second = board.undrawn()
     board.offer([first.key])
     drawing = draw(place)
@@ -376,7 +375,7 @@ def test_of_a_stream_that_was_drawn_ahead_what_is_left_is_begun(
     store.register(sources)
     for source in sources:
         tasks = tuple(task(ordinal, source=source) for ordinal in range(4))
-        post(ChainValues(schedule=BoardSchedule(place)), StreamedTasks(tasks, stream().spans, JsonlFormat()))
+        post(ChainValues(board=place), StreamedTasks(tasks, stream().spans, JsonlFormat()))
     order = [about.span.source for about in board.ready(3)]
     drawing = draw(place, LedgerHandle(store.url))
     assert len(next(drawing).tasks) == 4
