@@ -23,6 +23,7 @@ TYPE_CHECKING = False  # as type checkers expect; `typing` could be a file in th
 
 if TYPE_CHECKING:
     from ledgerbeam import stats
+    from ledgerbeam.answers import remember
     from ledgerbeam.errors import (
         FunctionError,
         LedgerbeamError,
@@ -90,6 +91,7 @@ __all__ = [
     "open_ledger",
     "plan_flow",
     "publish",
+    "remember",
     "repartition",
     "run",
     "run_flow",
@@ -107,6 +109,7 @@ _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
 _OF_IO = ("index_source", "open")  # functions of io, which does not handle interrupts of calls; they are wrapped here
 
 _PLACES = {  # modules of the names that are neither errors nor calls
+    "answers": ("remember",),
     "io.any_source": ("RecordStream", *_OF_IO),
     "pipelines.calls.result": ("JobInterrupt", "Result"),
     "pipelines.flows.flow": ("Flow", "plan_flow", "run_flow"),

@@ -169,11 +169,10 @@ class MapJob(ShardJob):
     @property
     def can_be_audited(self) -> bool:
         """Whether all results depend on their records only. Those of async functions come from elsewhere."""
-        return not self.is_async
+        return not self.calls_are_async
 
     @property
-    def is_async(self) -> bool:
-        """Whether a call of one of the functions returns a coroutine."""
+    def calls_are_async(self) -> bool:
         return any(one.is_async for one in self.functions)
 
     @property

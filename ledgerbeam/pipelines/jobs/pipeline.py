@@ -141,6 +141,8 @@ class PipelineJob(JobSpec):
         proto = beam_runner_api_pb2.Pipeline.FromString(base64.b85decode(str(text)))
         return beam.Pipeline.from_runner_api(proto, runner, options)  # type: ignore[arg-type] # None is that of options
 
+    calls_are_async = True  # perhaps
+
     @property
     def can_be_audited(self) -> bool:
         """Whether the chain has one function, `MapRecords` or `GroupRecords`."""

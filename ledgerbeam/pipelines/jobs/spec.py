@@ -264,6 +264,11 @@ class JobSpec(ABC):
         return parse_audit(self.audit) if self.can_be_audited else None
 
     @property
+    def calls_are_async(self) -> bool:
+        """Whether the job calls async functions, whose answers may be kept until their source is complete."""
+        return False
+
+    @property
     def can_be_audited(self) -> bool:
         """Whether the job calls a user's function with records."""
         return False

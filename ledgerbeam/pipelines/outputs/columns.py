@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.answers import answers_beside, sampled_place
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources, listed_files
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 COLUMN_FORMATS = ("parquet", "arrow")  # columnar formats of outputs
 # Maximum number of records, sources and bytes that schemas are inferred from, spread over each source.
 SAMPLE_RECORDS, SAMPLE_SOURCES, SAMPLE_BYTES = 1_000, 32, 64 * 2**20
+ASKED_RECORDS = 16  # sampled for an async function, which is called with one after the other
 LISTED_PAGES = 4  # number of pages of the listing from which these sources are chosen
 _AT_ONCE = 16
 
@@ -116,6 +118,10 @@ class ColumnJob(Protocol):
     def keeps_columns(self) -> bool: ...
     @property
     def storage_options(self) -> dict[str, Any]: ...
+    @property
+    def ledger(self) -> str: ...
+    @property
+    def calls_are_async(self) -> bool: ...
     def sources(self) -> JobSources: ...
     def pages(self) -> Iterator[Page]: ...
     def trial_work(self) -> MapRecords: ...
@@ -173,15 +179,17 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
     opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), LISTED_PAGES)
-    sampled = list(sampled_records(opened, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
+    most = ASKED_RECORDS if job.calls_are_async else SAMPLE_RECORDS
+    sampled = list(sampled_records(opened, pages, most, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []
     try:
-        for run in try_function(job.trial_work(), sampled, lambda _: None):
-            for route, records in run.results.items():
-                datasets[route] += records
-            if run.outcome in ("failed", "unreadable"):
-                errors.append(run.error)
+        with answers_beside(sampled_place(job.ledger)) if job.calls_are_async else nullcontext():
+            for run in try_function(job.trial_work(), sampled, lambda _: None):
+                for route, records in run.results.items():
+                    datasets[route] += records
+                if run.outcome in ("failed", "unreadable"):
+                    errors.append(run.error)
     finally:
         close_objects()
     if not datasets and errors:

@@ -230,7 +230,7 @@ def measured_speed(job: JobSpec) -> Speed | None:
     """Return the measured speed of a job's function; None if the job has no function, or no record was processed."""
     if not isinstance(job, ShardJob) or job.command not in ("map", "annotate", "tokenize"):
         return None
-    if isinstance(job, MapJob) and job.is_async:  # a call may cost money
+    if job.calls_are_async:  # a call may cost money
         return None
     set_ups: list[float] = []
     size, seconds, began = 0, 0.0, time.perf_counter()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -16,6 +17,7 @@ from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.answers import AnswersPlace, answers_beside
 from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.reports import timed
@@ -262,7 +264,7 @@ def _guarded(
 ) -> list[TaskResult]:
     """Call user code for tasks, and pass its results through `finish`. If the code raises, all tasks fail."""
     try:
-        with timed("function"), fatal_errors(ledger), running_user_code():
+        with timed("function"), fatal_errors(ledger), running_user_code(), beside(ledger):
             with stats.collecting() as collected:
                 results = call()
             return finish(results, collected)
@@ -274,6 +276,11 @@ def _guarded(
         return [failed_by(error, task, f"{task.name}: {describe_error(error)}") for task in tasks]
     finally:
         hold_standard_descriptors()  # if the function closed them, an output could get their numbers
+
+
+def beside(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
+    """Keep the answers of calls in the body beside the ledger."""
+    return nullcontext() if ledger is None else answers_beside(AnswersPlace(ledger.url, ledger.storage_options))
 
 
 def _with_read(results: list[TaskResult], task: Task) -> list[TaskResult]:

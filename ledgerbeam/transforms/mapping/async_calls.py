@@ -15,11 +15,13 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from ledgerbeam import stats
+from ledgerbeam.answers import answering
 from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.answers import TaskAnswers, answers_of
 from ledgerbeam.sources.forms import blocks_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.schedule import this_overlap
-from ledgerbeam.transforms.mapping.outcomes import TIMEOUT, copied
+from ledgerbeam.transforms.mapping.outcomes import TIMEOUT, ChildFailedError, copied
 from ledgerbeam.user_code.async_loop import event_loop
 from ledgerbeam.user_code.guards import ReportedError
 
@@ -52,11 +54,13 @@ class AsyncCalls:
         self._first: _Started = deque()  # for the first records of this task
         self._later: dict[bytes, _Later] = {}  # for the first records of the next tasks
         self._is_read = False  # whether the records of this task are as they were read
+        self._answers: TaskAnswers | None = None  # of this task
 
     @contextmanager
     def of_task(self, task: Task) -> Iterator[None]:
         """Map one task in the body. Then its calls that are still in flight are cancelled."""
         self._is_read = task.records is this_overlap().read
+        self._answers = answers_of(task)
         later = self._later.pop(task.node, None)
         if later is None or later.records is not task.records:
             for other in (*self._later.values(), *([later] if later else [])):
@@ -64,6 +68,7 @@ class AsyncCalls:
             self._later.clear()
             later = None
         self._first = deque() if later is None else later.started
+        self._answers = self._answers if later is None else later.answers
         try:
             yield
         finally:
@@ -94,7 +99,7 @@ class AsyncCalls:
 
         return outcome
 
-    def _outcomes(self, values: Iterator[Any], called: Callable[[Any], Any], *, is_first: bool) -> Generator[_Outcome]:
+    def _outcomes(self, values: Iterator[Any], called: Callable[..., Any], *, is_first: bool) -> Generator[_Outcome]:
         start, most = partial(event_loop().start, most=self._most), _STARTED * self._most
         started: _Started = deque()
         if is_first:
@@ -103,7 +108,7 @@ class AsyncCalls:
                 pass
         try:
             for value in values:
-                started.append(start(partial(called, value)))
+                started.append(start(partial(called, self._answers, value)))
                 while started and (len(started) >= most or started[0].done()):
                     yield _outcome(started.popleft())
             while started:
@@ -113,7 +118,7 @@ class AsyncCalls:
         finally:
             _cancel(started)
 
-    def _start_later(self, start: Callable[..., Any], called: Callable[[Any], Any], most: int) -> None:
+    def _start_later(self, start: Callable[..., Any], called: Callable[..., Any], most: int) -> None:
         """Start calls for the next tasks, at most as many as leave `most` for the calls of this one."""
         overlap = this_overlap()
         left = most - sum(len(later.started) for later in self._later.values())
@@ -122,19 +127,23 @@ class AsyncCalls:
                 overlap.wanted = max(1, used)
                 return
             if (later := self._later.get(task.node)) is None:
-                later = self._later[task.node] = _Later(overlap.records_of(task))
+                later = self._later[task.node] = _Later(overlap.records_of(task), answers_of(task))
             for value in islice(later.values, left):
-                later.started.append(start(partial(called, value)))
+                later.started.append(start(partial(called, later.answers, value)))
                 left -= 1
         overlap.wanted = min(len(overlap.later) + 1, _MOST_TASKS)
 
-    async def _called(self, call: Callable[[Any], Any], name: str, number: int, value: Any) -> _Outcome:
+    async def _called(
+        self, call: Callable[[Any], Any], name: str, number: int, answers: TaskAnswers | None, value: Any
+    ) -> _Outcome:
         observed = stats.Observing([""] * (number + 1))
         observed.running = number.__index__
-        with stats.collecting(into=observed):
+        with stats.collecting(into=observed), answering(answers):
             try:
                 async with asyncio.timeout(self._seconds) as limit:
                     result = copied(await call(value))  # another call may change it
+                if answers is not None and answers.failure is not None:
+                    raise answers.failure
                 return _Outcome(result, None, observed.observations)
             except asyncio.CancelledError:
                 raise
@@ -142,14 +151,17 @@ class AsyncCalls:
                 if type(error) is TimeoutError and limit.expired():
                     said = f"{name} took more than {self._seconds:g} s"
                     error = ReportedError(TIMEOUT, said, has_ended=True, function=number)
+                if answers is not None and answers.failure is not None:  # no record is to blame
+                    error = ChildFailedError(str(answers.failure))
                 return _Outcome(None, error, observed.observations)
 
 
 class _Later:
     """Calls for the first records of a later task."""
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, records: Any, answers: TaskAnswers | None) -> None:
         self.records = records
+        self.answers = answers
         every = chain.from_iterable(blocks_of(records))
         self.values = (copied(record) for record in every if type(record) is not Unreadable)
         self.started: _Started = deque()

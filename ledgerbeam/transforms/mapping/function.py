@@ -316,7 +316,7 @@ class MapRecords(FunctionOfTask):
 
         If a record or a result cannot be sent to another process, it maps the task in this process.
         """
-        if self.record_timeout is not None or self._inside is not None:
+        if self.record_timeout is not None or self._inside is not None or self._hosted.are_async:
             return self
         isolated = copy.copy(self)
         isolated._ready, isolated._inside = None, self  # noqa: SLF001 - a copy of this object

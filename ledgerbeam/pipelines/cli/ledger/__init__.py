@@ -74,6 +74,15 @@ _ACTIONS = {
         "rows",
         {"--name": _value("NAME", "show only this statistic")},
     ),
+    "answers": _Action(
+        "show, export or forget the answers that ledgerbeam.remember keeps for unfinished sources",
+        "answers",
+        {
+            "--output": _value("FILE", "write them to a file, as JSON lines, or as Parquet if it ends with .parquet"),
+            "--forget": _flag("delete all of them; the calls are made again"),
+        },
+        changes=True,
+    ),
     "metrics": _Action(
         "print metrics of the job for a monitoring system",
         "rows",

@@ -1,0 +1,154 @@
+"""Answers of calls: durable before they are used, asked once, and damaged files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ledgerbeam
+from ledgerbeam.answers import answering, in_job
+from ledgerbeam.errors import FunctionError, StorageError
+from ledgerbeam.ledger.answers import AnswersPlace, StoredAnswers, TaskAnswers, entries_of
+
+SOURCE = bytes(range(16))
+
+
+def answers(folder: Path | str, start: int = 0, stop: int = 10) -> TaskAnswers:
+    return TaskAnswers(AnswersPlace(str(folder)), SOURCE, start, stop)
+
+
+class Model:
+    """Gives another answer to each call."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    async def __call__(self, request: Any) -> Any:
+        self.asked.append(request)
+        await asyncio.sleep(0.01)
+        return {"number": len(self.asked), "to": request}
+
+
+def remembered(of: TaskAnswers | None, *requests: Any, call: Callable[..., Awaitable[Any]]) -> list[Any]:
+    """Return the answers to requests that are made at once."""
+
+    async def ask() -> list[Any]:
+        with answering(of):
+            return await asyncio.gather(*(ledgerbeam.remember(request, call) for request in requests))
+
+    return asyncio.run(ask())
+
+
+def test_a_stored_answer_is_used_again_by_any_later_task_with_its_records(tmp_path: Path) -> None:
+    model = Model()
+    first = remembered(answers(tmp_path), {"b": 1, "a": 2}, "x", call=model)
+    again = remembered(answers(tmp_path, 5, 7), "x", {"a": 2, "b": 1}, call=model)
+    assert again == first[::-1]
+    assert len(model.asked) == 2
+    remembered(answers(tmp_path, 10, 20), "x", call=model)
+    assert len(model.asked) == 3, "another task"
+
+
+def test_equal_requests_at_once_are_one_call(tmp_path: Path) -> None:
+    model = Model()
+    assert remembered(answers(tmp_path), *[["same"]] * 20, call=model) == [{"number": 1, "to": ["same"]}] * 20
+    assert len(model.asked) == 1
+
+
+def test_a_call_that_fails_is_made_again_by_the_next_that_waits(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    async def fails_once() -> Any:
+        asked.append(1)
+        await asyncio.sleep(0)
+        if len(asked) == 1:
+            raise ConnectionError("reset")
+        return len(asked)
+
+    async def ask() -> list[Any]:
+        with answering(answers(tmp_path)):
+            both = (ledgerbeam.remember("x", fails_once) for _ in range(2))
+            return await asyncio.gather(*both, return_exceptions=True)
+
+    failed, answered = asyncio.run(ask())
+    assert isinstance(failed, ConnectionError)
+    assert answered == 2
+
+
+@given(
+    st.lists(
+        st.one_of(st.text(), st.integers(-(2**53), 2**53), st.dictionaries(st.text(), st.booleans())),
+        unique_by=json.dumps,
+    )
+)
+def test_answers_are_as_json_holds_them(tmp_path_factory: pytest.TempPathFactory, values: list[Any]) -> None:
+    folder = tmp_path_factory.mktemp("answers")
+
+    async def echo(request: Any) -> Any:
+        return (request,)
+
+    first = remembered(answers(folder), *values, call=echo)
+    assert first == [[value] for value in values] == remembered(answers(folder), *values, call=echo)
+
+
+def test_what_is_not_json_or_not_async_is_refused(tmp_path: Path) -> None:
+    async def objects() -> Any:
+        return object()
+
+    with pytest.raises(FunctionError, match="the request is not JSON"):
+        remembered(answers(tmp_path), object(), call=objects)
+    with pytest.raises(FunctionError, match="the answer is not JSON"):
+        remembered(answers(tmp_path), 1, call=objects)
+    with in_job(), pytest.raises(FunctionError, match="async def"):
+        remembered(None, 1, call=objects)
+
+
+def test_a_file_that_is_cut_off_has_the_answers_before_the_cut(tmp_path: Path) -> None:
+    model = Model()
+    for number in range(3):
+        remembered(answers(tmp_path), number, call=model)
+    (path,) = tmp_path.rglob("*.answers")
+    whole = path.read_bytes()
+    assert [json.loads(answer)["number"] for _, answer in entries_of(whole, "x")] == [1, 2, 3]
+    for size in range(len(whole)):
+        found = [json.loads(answer)["number"] for _, answer in entries_of(whole[:size], "x")]
+        assert found == [1, 2, 3][: len(found)]
+    assert found == [1, 2]
+
+
+def test_damage_is_reported_and_its_calls_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = Model()
+    for number in range(2):
+        remembered(answers(tmp_path), number, call=model)
+    (path,) = tmp_path.rglob("*.answers")
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    remembered(answers(tmp_path), 0, call=model)
+    assert len(model.asked) == 3
+    assert "damaged at byte 0" in caplog.text
+
+
+def test_an_answer_that_cannot_be_stored_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("no folder")
+    of = answers(tmp_path)
+    with pytest.raises(StorageError):
+        remembered(of, 1, call=Model())
+    assert of.failure is not None
+
+
+def test_answers_of_sources_are_forgotten(tmp_path: Path) -> None:
+    remembered(answers(tmp_path), 1, 2, call=Model())
+    stored = StoredAnswers(str(tmp_path))
+    assert [source for source, *_ in stored.entries()] == [SOURCE] * 2
+    assert stored.forget(stored.files()) == 1
+    assert [*stored.entries()] == []
+    remembered(answers(tmp_path), 3, call=Model())
+    assert len([*stored.entries()]) == 1, "the file is made again"
