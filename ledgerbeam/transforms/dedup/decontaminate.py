@@ -38,6 +38,7 @@ CONTAMINATED = "contaminated"  # drop reason of a record that shares an n-gram w
 WITHOUT_TEXT = "records without a text"  # statistic
 _RECORDS = 512  # number of records whose n-grams are hashed together
 _TEXTS = 4096  # number of texts of an evaluation set that are hashed together
+_SPARSE = 16  # least number of places for each hash in the table of a `_Hashes`
 
 
 class Match(NamedTuple):
@@ -46,6 +47,23 @@ class Match(NamedTuple):
     name: str  # of the set that has the first common n-gram
     ngram: str  # words of the first common n-gram, separated by spaces
     share: float  # share of the n-grams of the text that are common
+
+
+class _Hashes:
+    """Different hashes, ascending. A table of their lowest bits finds most other hashes at once."""
+
+    def __init__(self, hashes: NDArray[Any]) -> None:
+        self._hashes = hashes
+        self._mask = hashes.dtype.type((1 << (_SPARSE * len(hashes)).bit_length()) - 1)
+        self._table = np.zeros(int(self._mask) + 1, np.bool_)
+        self._table[hashes & self._mask] = True
+
+    def find(self, some: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of the hashes in `some` that are here, and their places here."""
+        places = np.flatnonzero(self._table[some & self._mask])
+        found = np.minimum(np.searchsorted(self._hashes, some[places]), len(self._hashes) - 1)
+        equal = self._hashes[found] == some[places]
+        return places[equal], found[equal]
 
 
 class EvaluationSets:
@@ -82,24 +100,24 @@ class EvaluationSets:
                 )
             if short:
                 self.short[url] = short
-        self._hashes, first_places = np.unique(np.concatenate(hashes), return_index=True)
+        unique, first_places = np.unique(np.concatenate(hashes), return_index=True)
+        self._hashes = _Hashes(unique)
         self._places = np.concatenate(places)[first_places]
 
     def matches(self, texts: Sequence[str]) -> list[Match | None]:
         """Return what each text has in common with the sets; None for a text that shares no n-gram."""
         found, positions, kept = self._of(texts)
-        nearest = np.minimum(np.searchsorted(self._hashes, found), len(self._hashes) - 1)
         matched: list[Match | None] = [None] * len(texts)
-        hits: dict[int, list[int]] = {}
-        for gram in np.flatnonzero(self._hashes[nearest] == found).tolist():
-            hits.setdefault(int(positions[gram, 0]), []).append(gram)
+        hits: dict[int, list[tuple[int, int]]] = {}  # for each text, first words and n-grams of the sets
+        for gram, equal in zip(*map(np.ndarray.tolist, self._hashes.find(found)), strict=True):
+            hits.setdefault(int(positions[gram, 0]), []).append((int(positions[gram, 1]), equal))
         totals = np.bincount(positions[:, 0], minlength=len(kept)) if len(kept) else ()
         for text, grams in hits.items():
             words = spaced(texts[kept[text]]).split()
-            common = [gram for gram in grams if self._is_equal(words, int(positions[gram, 1]), int(nearest[gram]))]
+            common = [(start, gram) for start, gram in grams if self._is_equal(words, start, gram)]
             if common:
-                start = int(positions[common[0], 1])
-                name = self.names[int(self._places[nearest[common[0]], 0])]
+                start, gram = common[0]
+                name = self.names[int(self._places[gram, 0])]
                 ngram = b" ".join(words[start : start + self.ngram]).decode()
                 matched[kept[text]] = Match(name, ngram, len(common) / int(totals[text]))
         return matched
