@@ -1,4 +1,4 @@
-"""Imports on first use: the names of a package, and NumPy.
+"""Imports on first use: the names of a package, NumPy and asyncio.
 
 Importing NumPy takes longer than a whole command whose job is complete, which needs no arrays. So modules that every
 command imports take `np` from here, and create arrays and constants of NumPy types in functions only.
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam._base.interrupts import Interruptible
 
-__all__ = ["ArrayLike", "DTypeLike", "NDArray", "lazy_names", "np"]
+__all__ = ["ArrayLike", "DTypeLike", "NDArray", "asyncio", "lazy_names", "np"]
 
 if TYPE_CHECKING:
+    import asyncio
+
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 else:
@@ -27,16 +29,17 @@ else:
         def __class_getitem__(cls, _: object) -> type[NDArray]:
             return cls
 
-    class _LateNumPy:
+    class _Late:
+        def __init__(self, module: str) -> None:
+            self._module = module
+
         def __getattr__(self, name: str) -> Any:
             with Interruptible():
-                import numpy  # noqa: ICN001, PLC0415 - `np` is this object
-
-            found = getattr(numpy, name)
+                found = getattr(importlib.import_module(self._module), name)
             setattr(self, name, found)  # later look-ups are as fast as in the module
             return found
 
-    np = _LateNumPy()
+    np, asyncio = _Late("numpy"), _Late("asyncio")
 
 
 def lazy_names(

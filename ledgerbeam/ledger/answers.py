@@ -8,7 +8,6 @@ object. A block at the end of a file that was cut off by a crash is ignored.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import struct
@@ -25,9 +24,8 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from ledgerbeam._base.disk import make_folders, sync_folder
+from ledgerbeam._base.lazy import asyncio
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.answers import in_job
 from ledgerbeam.errors import LedgerbeamError, StorageError
@@ -47,7 +45,6 @@ _ENDING = ".answers"
 _NAME = re.compile(r"([0-9a-f]{32})/[^/]+\.answers")  # ID of the source, and the file below it
 _SECONDS = 0.01  # shortest time between the starts of two blocks
 _MOST_OPEN = 64  # files that stay open for more blocks
-_CODEC = "zstd"
 
 
 @dataclass(frozen=True)
@@ -178,9 +175,15 @@ def _span_of(name: str) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
+def _codec() -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - every run imports this module
+
+    return pa.Codec("zstd")
+
+
 def _block_of(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
     plain = b"".join(_ENTRY.pack(key, len(answer)) + answer for key, answer in entries)
-    data = pa.compress(plain, _CODEC, asbytes=True)
+    data = _codec().compress(plain, asbytes=True)
     return _HEAD.pack(len(data), len(plain), blake2b(data, digest_size=8).digest()) + data
 
 
@@ -196,7 +199,7 @@ def entries_of(data: bytes, url: str) -> Iterator[tuple[bytes, bytes]]:
             if at + _HEAD.size + size < len(data):
                 _log.warning("%s: damaged at byte %s; the calls whose answers were there are made again", url, at)
             return
-        plain, place = pa.decompress(block, plain_size, _CODEC, asbytes=True), 0
+        plain, place = _codec().decompress(block, plain_size, asbytes=True), 0
         while place < len(plain):
             key, length = _ENTRY.unpack_from(plain, place)
             place += _ENTRY.size + length

@@ -5,7 +5,6 @@ It runs in a thread of its own, so that calls go on while the mapping thread rea
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import os
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.user_code.guards import children, end_child, running_user_code
 
 

@@ -139,6 +139,7 @@ class _Draw(StepWork):
 
     def process(self, ticket: Ticket) -> Iterator[Planned]:
         overlap = this_overlap()
+        overlap.wanted = 1
         drawn: deque[_Begun] = deque()  # drawn and not started
         looked = 0.0  # time of the last check that drawn elements may be started
         behind: deque[bytes] = deque()  # started; results may be held until the next element

@@ -5,7 +5,6 @@ While the last calls of a task are in flight, the calls for the next tasks of th
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -15,6 +14,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from ledgerbeam import stats
+from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.answers import answering
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.answers import TaskAnswers, answers_of
