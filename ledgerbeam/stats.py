@@ -194,7 +194,7 @@ class Observing(Collected):
             self.current.update({name: self.new(name, kind) for name, kind in known.items()})
 
     def new(self, name: str, kind: str) -> Any:
-        """Return an object in the place of a sketch, which keeps what is added."""
+        """Return an object in place of a sketch. It keeps the added values."""
         function = self.running() if self.parts else 0
         return SimpleNamespace(kind=kind, add=lambda *args: self.observations.append((function, name, kind, args)))
 

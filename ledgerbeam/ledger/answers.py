@@ -49,7 +49,7 @@ _MOST_OPEN = 64  # files that stay open for more blocks
 
 @dataclass(frozen=True)
 class AnswersPlace:
-    """Where the answers of a job are: beside its ledger."""
+    """The place of a job's answers, beside its ledger."""
 
     ledger: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ _place: ContextVar[AnswersPlace | None] = ContextVar("ledgerbeam.ledger.answers"
 
 
 def sampled_place(ledger: str) -> AnswersPlace:
-    """Return the place on this host of answers that are asked for sampled records, before the ledger exists."""
+    """Return the place, on this host, of the answers to sampled records. They come before the ledger exists."""
     return AnswersPlace(sidecar_folder(f"answers://{canonical_url(ledger)}"))
 
 

@@ -1,6 +1,6 @@
-"""The event loop of a process, on which the asynchronous functions of users run.
+"""The event loop of a process. The async functions of users run on it.
 
-It runs in a thread of its own, so that calls go on while the mapping thread reads, encodes and publishes.
+It has its own thread, so calls continue while the mapping thread reads, encodes and publishes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EventLoop:
     ) -> Future[tuple[Any, BaseException | None]]:
         """Start a call in a copy of this context, once fewer than `most` of its kind are in flight.
 
-        The future has its result and None, or None and what it raised, also SystemExit, which would end the loop.
+        The future has the result and None, or None and the exception. This includes SystemExit: it would end the loop.
         """
         done: Future[tuple[Any, BaseException | None]] = Future()
         context = contextvars.copy_context()

@@ -168,7 +168,7 @@ class MapJob(ShardJob):
 
     @property
     def can_be_audited(self) -> bool:
-        """Whether all results depend on their records only. Those of async functions come from elsewhere."""
+        """Whether the functions may be called again. A call of an async function may cost money."""
         return not self.calls_are_async
 
     @property

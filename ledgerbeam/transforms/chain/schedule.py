@@ -240,7 +240,7 @@ class Overlap:
     """A worker's next elements, if some are certain to follow. They can be fetched while the current one is mapped.
 
     Attributes:
-        later: The next tasks, as far as they are known.
+        later: The known next tasks.
         wanted: Number of next tasks that are useful to know.
         read: The records of the current task, as they were read.
         records_of: Reads the records of a later task, and keeps them for its turn. No records if it cannot be read.
@@ -258,7 +258,7 @@ class Overlap:
         self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")
 
     def begin(self, *following: object) -> None:
-        """Record that an element starts. `following` are the elements after it, as far as they are known."""
+        """Record that an element starts. `following` are the known elements after it."""
         self.follows = bool(following)
         self.later = tuple(takewhile(lambda one: isinstance(one, Task), following))  # type: ignore[arg-type]
         self._following = self.later[0] if self.later else None

@@ -82,8 +82,8 @@ class AsyncCalls:
     ) -> Callable[[Any], Any]:
         """Return a function that is to be called with each of `values`, in order, and calls `call` ahead.
 
-        It returns the result for a value, or raises the error of its call. `name` and `number` are those of the
-        function in the job, which takes batches if `batched`.
+        It returns the result for a value, or raises the error of its call. `name` and `number` identify the function
+        in the job; `batched` says that it takes batches.
         """
         called = partial(self._called, call, name, number)
         found = self._outcomes(iter(values), called, is_first=number == 0 and not batched)

@@ -173,7 +173,7 @@ def stages_of(
 ) -> list[CallStage]:
     """Divide the functions of a job into stages. `collected` has parts if there are several functions.
 
-    `ahead` makes all calls ahead, in another process; without it `asynchronous` makes those of async functions ahead.
+    `ahead` makes all calls ahead, in another process. Without it, `asynchronous` makes the calls of async functions.
     """
     stages: list[CallStage] = []
     alone = groupby(enumerate(functions), lambda one: (one[1].batch, one[0] if one[1].batch or one[1].is_async else -1))
