@@ -15,7 +15,14 @@ from tests.cases import each
 
 ROOT = Path(ledgerbeam.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
-BASE = {"_base", "errors", "results", "sketches", "stats"}  # packages and modules that every layer may import
+BASE = {
+    "_base",
+    "answers",
+    "errors",
+    "results",
+    "sketches",
+    "stats",
+}  # packages and modules that every layer may import
 
 LAYERS = (
     BASE,

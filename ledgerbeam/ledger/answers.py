@@ -95,7 +95,7 @@ def answers_of(task: Task) -> TaskAnswers | None:
     return None if place is None else TaskAnswers(place, task.source.id, task.start, task.stop)
 
 
-class _File(NamedTuple):
+class _TaskFile(NamedTuple):
     """The files of one task."""
 
     place: AnswersPlace
@@ -121,7 +121,7 @@ class TaskAnswers:
         self._place = place
         self._folder = f"{place.folder}/{source.hex()}"
         self._span = start, stop
-        self._file = _File(place, f"{self._folder}/{start:010d}-{stop:010d}-")
+        self._file = _TaskFile(place, f"{self._folder}/{start:010d}-{stop:010d}-")
         self._loading: asyncio.Task[dict[bytes, bytes]] | None = None
         self._asked: dict[bytes, asyncio.Future[None]] = {}
         self.failure: LedgerbeamError | None = None
@@ -211,12 +211,12 @@ class AnswerWriter:
     """Stores the answers of this process, in a thread."""
 
     def __init__(self) -> None:
-        self._waiting: dict[_File, list[tuple[bytes, bytes, Future[None]]]] = {}
+        self._waiting: dict[_TaskFile, list[tuple[bytes, bytes, Future[None]]]] = {}
         self._is_waiting = threading.Condition()
-        self._open: OrderedDict[_File, int] = OrderedDict()  # descriptors, the last used ones last
+        self._open: OrderedDict[_TaskFile, int] = OrderedDict()  # descriptors, the last used ones last
         threading.Thread(target=self._run, name="ledgerbeam-answers", daemon=True).start()
 
-    def store(self, file: _File, key: bytes, answer: bytes) -> Future[None]:
+    def store(self, file: _TaskFile, key: bytes, answer: bytes) -> Future[None]:
         """Store an answer; the future ends when it is durable, or has the error."""
         done: Future[None] = Future()
         with self._is_waiting:
@@ -242,7 +242,7 @@ class AnswerWriter:
                         done.set_result(None) if error is None else done.set_exception(error)
             time.sleep(max(0.0, began + _SECONDS - time.monotonic()))
 
-    def _write(self, file: _File, block: bytes) -> None:
+    def _write(self, file: _TaskFile, block: bytes) -> None:
         if not is_local(file.beginning):
             publish_bytes(f"{file.beginning}{uuid.uuid4().hex}{_ENDING}", block, dict(file.place.options))
             return
