@@ -22,7 +22,7 @@ BASE = {
     "results",
     "sketches",
     "stats",
-}  # packages and modules that every layer may import
+}  # every layer may import them
 
 LAYERS = (
     BASE,
