@@ -19,6 +19,7 @@ from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Job, LedgerStore, Output
 from ledgerbeam.ledger.model.faults import fault_point
@@ -176,6 +177,7 @@ class RunFiles:
 
     def tabulate(self) -> FoundBuckets:
         """Find the slices of each bucket, store them in tables for workers and later runs, and return the buckets."""
+        remove_stale_temporaries(self.reading.folder)  # of a launcher that was killed here, so outside of any run
         rows = self._tables.write(self._layout)
         fault_point("exchange.tabulated")
         found = FoundBuckets(list(self._layout.cells), [row.size for row in rows], [row.version for row in rows])
