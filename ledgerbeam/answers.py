@@ -10,6 +10,7 @@ After a crash, the stored answers are used again. They are kept until their sour
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -52,30 +53,49 @@ async def remember(request: Any, call: Call) -> Any:
         FunctionError: Request or answer are not JSON, or the running function is not async. Also the errors of `call`.
     """
     key = blake2b(_json(request, "request", orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    arguments = (request,) if _takes_request(call) else ()
 
     async def asked() -> bytes:
-        return _json(await (call(request) if _takes_request(call) else call()), "answer")
+        if not inspect.isawaitable(asking := call(*arguments)):
+            raise FunctionError(
+                f"ledgerbeam.remember: the call returned a {type(asking).__name__}; use an async function"
+            )
+        return _json(await asking, "answer")
 
     answers = _current.get()
     if answers is None and _in_job.get():
-        raise FunctionError("ledgerbeam.remember is for async functions of a job: write the function with `async def`")
+        raise FunctionError(
+            "ledgerbeam.remember: expected to be awaited by an async function for a record, not by another function or "
+            "its set-up; write the function with `async def`"
+        )
     return orjson.loads(await (asked() if answers is None else answers.answer(key, asked)))
 
 
 def _json(value: Any, what: str, option: int = 0) -> bytes:
     try:
-        return orjson.dumps(value, option=option)
-    except TypeError as error:
-        raise FunctionError(f"ledgerbeam.remember: the {what} is not JSON ({error}); use texts and numbers") from None
+        data = orjson.dumps(value, option=option)
+        if b"null" in data:
+            json.dumps(value, allow_nan=False)  # in `data`, NaN and infinities are null
+    except (TypeError, ValueError) as error:
+        raise FunctionError(
+            f"ledgerbeam.remember: the {what} is not JSON ({error}); use finite numbers, texts"
+        ) from None
+    return data
 
 
 def _takes_request(call: Call) -> bool:
+    """Return whether a call takes the request. FunctionError: its only arguments have defaults."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):
         return True
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(one.kind in kinds and one.default is one.empty for one in parameters)
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if by_position and all(one.default is not one.empty for one in by_position):
+        raise FunctionError(
+            f"ledgerbeam.remember: the argument {by_position[0].name!r} of the call has a default; give a call with "
+            "one argument without a default, for the request, or with none"
+        )
+    return bool(by_position) or any(one.kind is one.VAR_POSITIONAL for one in parameters)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam._base.lazy import asyncio
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.answers import in_job
-from ledgerbeam.errors import LedgerbeamError, StorageError
+from ledgerbeam.errors import FunctionError, LedgerbeamError, StorageError
 from ledgerbeam.io.storage.files import delete, read_bytes
 from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -39,7 +39,8 @@ from ledgerbeam.ledger.opening import sidecar_folder
 
 _log = library_logger(__name__)
 
-_HEAD = struct.Struct("<II8s")  # bytes of the compressed entries, of the entries, and a checksum of the former
+_HEAD = struct.Struct("<8sII")  # a checksum of what follows; bytes of the compressed entries, and of the entries
+_SIZES = struct.Struct("<II")
 _ENTRY = struct.Struct("<16sI")  # key and bytes of an answer
 _ENDING = ".answers"
 _NAME = re.compile(r"([0-9a-f]{32})/[^/]+\.answers")  # ID of the source, and the file below it
@@ -60,6 +61,7 @@ class AnswersPlace:
         return f"{self.ledger}/work/answers"
 
 
+_asking: ContextVar[frozenset[bytes]] = ContextVar("ledgerbeam.ledger.asking", default=frozenset())
 _place: ContextVar[AnswersPlace | None] = ContextVar("ledgerbeam.ledger.answers", default=None)
 
 
@@ -129,24 +131,38 @@ class TaskAnswers:
     async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the stored answer of a request; without one, call, and return the answer once it is durable."""
         try:
+            if key in _asking.get():
+                raise FunctionError("ledgerbeam.remember: the call for a request remembers this request itself")
             known = await self._known()
             while key not in known and key in self._asked:
                 await asyncio.wait([self._asked[key]])
             if key in known:
                 return known[key]
-            asked = self._asked[key] = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            asked = self._asked[key] = loop.create_future()
+            token = _asking.set(_asking.get() | {key})
+            stored: Future[None] | None = None
             try:
                 answer = await call()
-                await asyncio.wrap_future(_writer().store(self._file, key, answer))
-                known[key] = answer
+                stored = _writer().store(self._file, key, answer)
+                stored.add_done_callback(lambda done: loop.call_soon_threadsafe(self._keep, key, answer, done))
+                await asyncio.shield(asyncio.wrap_future(stored))
                 return answer
             finally:
-                del self._asked[key]
-                asked.set_result(None)
+                _asking.reset(token)
+                if stored is None:
+                    self._asked.pop(key)
+                    asked.set_result(None)
         except LedgerbeamError as error:
             if isinstance(error, StorageError):
                 self.failure = error
             raise
+
+    def _keep(self, key: bytes, answer: bytes, stored: Future[None]) -> None:
+        """Keep an answer that is stored, also if its caller has been cancelled meanwhile."""
+        if self._loading is not None and stored.exception() is None:
+            self._loading.result()[key] = answer
+        self._asked.pop(key).set_result(None)
 
     async def _known(self) -> dict[bytes, bytes]:
         if self._loading is None:
@@ -184,19 +200,23 @@ def _codec() -> Any:
 def _block_of(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
     plain = b"".join(_ENTRY.pack(key, len(answer)) + answer for key, answer in entries)
     data = _codec().compress(plain, asbytes=True)
-    return _HEAD.pack(len(data), len(plain), blake2b(data, digest_size=8).digest()) + data
+    sizes = _SIZES.pack(len(data), len(plain))
+    return _checksum(sizes + data) + sizes + data
+
+
+def _checksum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=8).digest()
 
 
 def entries_of(data: bytes, url: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and answers of a file. A damaged block is reported, and its calls are made again."""
     at = 0
     while at + _HEAD.size <= len(data):
-        size, plain_size, checksum = _HEAD.unpack_from(data, at)
-        block = data[at + _HEAD.size : at + _HEAD.size + size]
-        if len(block) < size:
-            return  # cut off by a crash, before anyone saw the answers
-        if blake2b(block, digest_size=8).digest() != checksum:
-            if at + _HEAD.size + size < len(data):
+        checksum, size, plain_size = _HEAD.unpack_from(data, at)
+        stop = at + _HEAD.size + size
+        block = data[at + _HEAD.size : stop]
+        if _checksum(data[at + len(checksum) : stop]) != checksum:
+            if stop < len(data):  # else cut off by a crash, before anyone saw the answers
                 _log.warning("%s: damaged at byte %s; the calls whose answers were there are made again", url, at)
             return
         plain, place = _codec().decompress(block, plain_size, asbytes=True), 0

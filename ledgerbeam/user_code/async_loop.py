@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from ledgerbeam._base.lazy import asyncio
@@ -30,7 +31,9 @@ class EventLoop:
         asyncio.set_event_loop(self._loop)
         self._loop.call_soon(self._started.set)
         with running_user_code():  # a process that a function forks ends in `_guarded`
-            self._loop.run_forever()
+            while True:
+                with suppress(SystemExit):  # of a task that a function has started; it is reported to the function
+                    self._loop.run_forever()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float | None = None) -> Any:
         """Run a coroutine and return its result. TimeoutError: it took more than `seconds`; it is then cancelled."""

@@ -152,3 +152,52 @@ def test_answers_of_sources_are_forgotten(tmp_path: Path) -> None:
     assert [*stored.entries()] == []
     remembered(answers(tmp_path), 3, call=Model())
     assert len([*stored.entries()]) == 1, "the file is made again"
+
+
+def test_numbers_that_json_lacks_are_refused(tmp_path: Path) -> None:
+    async def nan(request: Any) -> Any:
+        return [request, float("nan")]
+
+    for request in ({"temperature": float("nan")}, {"temperature": None}):
+        with pytest.raises(FunctionError, match="is not JSON"):
+            remembered(answers(tmp_path), request, call=nan)
+
+
+def test_a_call_takes_the_request_or_nothing_but_not_perhaps(tmp_path: Path) -> None:
+    async def perhaps(request: Any = None) -> Any:
+        return request
+
+    async def any_number(*requests: Any) -> Any:
+        return [*requests]
+
+    with pytest.raises(FunctionError, match="'request' of the call has a default"):
+        remembered(answers(tmp_path), 1, call=perhaps)
+    assert remembered(answers(tmp_path), 1, call=any_number) == [[1]]
+    with pytest.raises(FunctionError, match="the call returned a int; use an async function"):
+        remembered(answers(tmp_path), 2, call=lambda: 2)  # type: ignore[arg-type, return-value]
+
+
+def test_a_call_that_remembers_its_own_request_is_refused(tmp_path: Path) -> None:
+    async def again() -> Any:
+        return await ledgerbeam.remember("x", again)
+
+    with pytest.raises(FunctionError, match="remembers this request itself"):
+        remembered(answers(tmp_path), "x", call=again)
+
+
+def test_an_answer_whose_caller_has_no_time_left_is_kept(tmp_path: Path) -> None:
+    model, of = Model(), answers(tmp_path)
+
+    async def ask() -> Any:
+        with answering(of):
+            first = asyncio.ensure_future(ledgerbeam.remember("x", model))
+            while not model.asked:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.0105)  # the answer is there, and perhaps not stored
+            first.cancel()
+            await asyncio.wait([first])
+            return await ledgerbeam.remember("x", model)
+
+    assert asyncio.run(ask())["to"] == "x"
+    again = remembered(answers(tmp_path), "x", call=model)
+    assert again[0]["number"] == len(model.asked)

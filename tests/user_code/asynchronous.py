@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Self
 
 from ledgerbeam import Drop, Reject, Route, stats
@@ -60,6 +61,27 @@ async def cancels(record: dict[str, Any]) -> Any:
         assert task is not None
         task.cancel()
     await asyncio.sleep(0)
+    return record
+
+
+async def exits_inside(record: dict[str, Any]) -> Any:
+    """Wait for a task that exits, for one record."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    if record["id"] == 2:
+        await asyncio.gather(leave())
+    await asyncio.sleep(0.01)
+    return record
+
+
+async def stubborn(record: dict[str, Any]) -> Any:
+    """Ignore its cancellation for one record."""
+    if record["id"] == 1:
+        for _ in range(2):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(2)
     return record
 
 

@@ -84,11 +84,15 @@ def set_usage(parser: argparse.ArgumentParser) -> None:
     parser.usage = " ".join([parser.prog, *must_be_given(parser), "[OPTION ...]"])
 
 
+_NAMED = 6  # most actions of a command that its usage names
+
+
 def must_be_given(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the required arguments and options of a command."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            yield "|".join(action.choices)
+            names = list(action.choices)
+            yield "|".join(names if len(names) <= _NAMED else [*names[:_NAMED], "..."])
             yield from must_be_given(next(iter(action.choices.values())))
         elif not action.option_strings:
             several = {"*": f"[{action.metavar} ...]", "+": f"{action.metavar}..."}.get(str(action.nargs))

@@ -15,6 +15,7 @@ from typing import Any
 from ledgerbeam import stats
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.answers import in_job
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.answers import AnswersPlace, answers_beside
@@ -32,6 +33,7 @@ from ledgerbeam.transforms.chain.base import (
     fatal_errors,
     working_on,
 )
+from ledgerbeam.transforms.chain.schedule import this_overlap
 from ledgerbeam.user_code.guards import describe_error, failed_by, is_interrupt, running_user_code
 from ledgerbeam.user_code.objects import take_set_ups
 
@@ -144,6 +146,7 @@ class _Process(StepWork):
 
     def setup(self) -> None:
         """Set up the function while no task is in progress, so that a crash counts against no task."""
+        this_overlap().is_alone = self._ledger is not None and bool(self._ledger.isolation())
         isolated = getattr(self._function, "isolated", None)
         scope = "" if isolated is None or self._ledger is None else self._ledger.isolation()
         if isolated is not None and scope == ALL_TASKS:
@@ -153,7 +156,7 @@ class _Process(StepWork):
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
-        with timed("function"), fatal_errors(self._ledger), running_user_code():
+        with timed("function"), fatal_errors(self._ledger), running_user_code(), in_job():
             set_up()
         self._set_ups = take_set_ups()
         if self._ledger is not None:

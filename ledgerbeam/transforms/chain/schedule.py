@@ -241,6 +241,7 @@ class Overlap:
 
     Attributes:
         later: The known next tasks.
+        is_alone: Whether a worker has died, so that no later task is begun: its death would count against this one.
         wanted: Number of next tasks that are useful to know.
         read: The records of the current task, as they were read.
         records_of: Reads the records of a later task, and keeps them for its turn. No records if it cannot be read.
@@ -250,6 +251,7 @@ class Overlap:
         self.follows = False  # whether another element is certain to follow the current one
         self.held = 0  # number of tasks that are held back until another element comes
         self.later: Sequence[Task] = ()
+        self.is_alone = False
         self.wanted = 1
         self.read: Any = None
         self.records_of: Callable[[Task], Any] = lambda _: ()

@@ -28,6 +28,7 @@ from ledgerbeam.user_code.guards import ReportedError
 IN_FLIGHT = 32  # default for the most records for which functions are called at once in a worker
 _STARTED = 4  # multiple of the calls in flight that are started, so that a slow call keeps no later one back
 _MOST_TASKS = 8  # whose calls start ahead
+_CANCEL_SECONDS = 1.0  # for a call to end after it was cancelled; then it is left alone
 
 
 class _Outcome(NamedTuple):
@@ -122,7 +123,7 @@ class AsyncCalls:
         """Start calls for the next tasks, at most as many as leave `most` for the calls of this one."""
         overlap = this_overlap()
         left = most - sum(len(later.started) for later in self._later.values())
-        for used, task in enumerate(overlap.later if self._is_read else ()):
+        for used, task in enumerate(overlap.later if self._is_read and not overlap.is_alone else ()):
             if left <= 0:
                 overlap.wanted = max(1, used)
                 return
@@ -140,20 +141,37 @@ class AsyncCalls:
         observed.running = number.__index__
         with stats.collecting(into=observed), answering(answers):
             try:
-                async with asyncio.timeout(self._seconds) as limit:
-                    result = copied(await call(value))  # another call may change it
+                result = copied(await self._limited(call, value))  # another call may change it
                 if answers is not None and answers.failure is not None:
                     raise answers.failure
                 return _Outcome(result, None, observed.observations)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:  # noqa: BLE001 - reported
-                if type(error) is TimeoutError and limit.expired():
+                if type(error) is _TooLongError:
                     said = f"{name} took more than {self._seconds:g} s"
                     error = ReportedError(TIMEOUT, said, has_ended=True, function=number)
                 if answers is not None and answers.failure is not None:  # no record is to blame
                     error = ChildFailedError(str(answers.failure))
                 return _Outcome(None, error, observed.observations)
+
+    async def _limited(self, call: Callable[[Any], Any], value: Any) -> Any:
+        if self._seconds is None:
+            return await call(value)
+        calling = asyncio.ensure_future(call(value))
+        try:
+            await asyncio.wait([calling], timeout=self._seconds)
+            if calling.done():
+                return calling.result()
+            calling.cancel()
+            await asyncio.wait([calling], timeout=_CANCEL_SECONDS)
+            raise _TooLongError
+        finally:
+            calling.cancel()
+
+
+class _TooLongError(Exception):
+    """A call took too long."""
 
 
 class _Later:

@@ -163,3 +163,14 @@ def test_several_batches_are_in_flight_and_a_batch_that_fails_is_divided() -> No
     found = mapped(records, "batch_waits", batch=4)
     assert (ids(found), rejects(found)) == ([*range(7), *range(8, 20)], [(7, "KeyError")])
     assert max(map(int, asynchronous.log)) == 5
+
+
+def test_an_exit_in_a_task_of_a_function_is_its_error() -> None:
+    found = mapped([{"id": number} for number in range(4)], "exits_inside")
+    assert (ids(found), rejects(found)) == ([0, 1, 3], [(2, "SystemExit")])
+
+
+def test_a_function_that_is_not_cancelled_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.mapping.async_calls._CANCEL_SECONDS", 0.1)
+    found = mapped([{"id": number} for number in range(3)], "stubborn", record_timeout=0.2)
+    assert (ids(found), rejects(found)) == ([0, 2], [(1, "timeout")])
