@@ -43,14 +43,15 @@ _HEAD = struct.Struct("<8sII")  # a checksum of what follows; bytes of the compr
 _SIZES = struct.Struct("<II")
 _ENTRY = struct.Struct("<16sI")  # key and bytes of an answer
 _ENDING = ".answers"
-_NAME = re.compile(r"([0-9a-f]{32})/[^/]+\.answers")  # ID of the source, and the file below it
+# ID of the source, if its folder is in the name; first record of the task, and one past its last
+_NAME = re.compile(r"(?:([0-9a-f]{32})/)?(\d+)-(\d+)-[^/]+\.answers")
 _SECONDS = 0.01  # shortest time between the starts of two blocks
 _MOST_OPEN = 64  # files that stay open for more blocks
 
 
 @dataclass(frozen=True)
 class AnswersPlace:
-    """The place of a job's answers, beside its ledger."""
+    """The answers of a job, beside its ledger, by source."""
 
     ledger: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +60,39 @@ class AnswersPlace:
     def folder(self) -> str:
         """URL of the folder of all answers."""
         return f"{self.ledger}/work/answers"
+
+    def files(self) -> dict[bytes, list[str]]:
+        """Return the URLs of the files of each source, by its ID."""
+        found: dict[bytes, list[str]] = {}
+        for page in list_files(self.folder, dict(self.options)):
+            for name in page.names:
+                if (named := _NAME.fullmatch(name)) and named[1]:
+                    found.setdefault(bytes.fromhex(named[1]), []).append(f"{self.folder}/{name}")
+        return found
+
+    def entries(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
+        """Yield source, key, answer and the stored bytes of its file, which are 0 for all but its first answer."""
+        for source, urls in sorted(self.files().items()):
+            for url in sorted(urls):
+                data = read_bytes(url, dict(self.options))
+                size = len(data)
+                for key, answer in entries_of(data, url):
+                    yield source, key, answer, size
+                    size = 0
+
+    def forget(self, sources: Mapping[bytes, Sequence[str]]) -> int:
+        """Delete the files of sources, and return their number."""
+        for urls in sources.values():
+            for url in urls:
+                delete(url, dict(self.options))
+        return sum(map(len, sources.values()))
+
+    def forget_complete(self, store: LedgerStore) -> int:
+        """Delete the answers of the sources that are complete, and return the number of files."""
+        files = self.files()
+        ids = sorted(files)
+        complete = [source for source, is_done in zip(ids, store.completed_mask(ids), strict=True) if is_done]
+        return self.forget({source: files[source] for source in complete})
 
 
 _asking: ContextVar[frozenset[bytes]] = ContextVar("ledgerbeam.ledger.asking", default=frozenset())
@@ -72,7 +106,7 @@ def sampled_place(ledger: str) -> AnswersPlace:
 
 def adopt_sampled(ledger: str, options: Mapping[str, Any]) -> None:
     """Move the answers of `sampled_place` beside the ledger."""
-    sampled, folder = StoredAnswers(sampled_place(ledger).ledger), AnswersPlace(ledger).folder
+    sampled, folder = sampled_place(ledger), AnswersPlace(ledger).folder
     files = sampled.files()
     for url in chain.from_iterable(files.values()):
         source, name = url.split("/")[-2:]
@@ -175,20 +209,13 @@ class TaskAnswers:
             name
             for page in list_files(self._folder, dict(self._place.options))
             for name in page.names
-            if (span := _span_of(name)) is not None and span[0] < stop and start < span[1]
+            if (named := _NAME.fullmatch(name)) and int(named[2]) < stop and start < int(named[3])
         ]
         found: dict[bytes, bytes] = {}
         for name in sorted(names):
             url = f"{self._folder}/{name}"
             found.update(entries_of(read_bytes(url, dict(self._place.options)), url))
         return found
-
-
-def _span_of(name: str) -> tuple[int, int] | None:
-    parts = name.removesuffix(_ENDING).split("-")
-    if not name.endswith(_ENDING) or len(parts) < 3 or not (parts[0] + parts[1]).isdigit():
-        return None
-    return int(parts[0]), int(parts[1])
 
 
 def _codec() -> Any:
@@ -248,9 +275,8 @@ class AnswerWriter:
         while True:
             with self._is_waiting:
                 self._is_waiting.wait_for(lambda: self._waiting)
-            began = time.monotonic()
-            with self._is_waiting:
                 waiting, self._waiting = self._waiting, {}
+            began = time.monotonic()
             for file, some in waiting.items():
                 error: LedgerbeamError | None = None
                 try:
@@ -300,49 +326,3 @@ def _writer() -> AnswerWriter:
     if _known is None or _known[0] != os.getpid():
         _known = os.getpid(), AnswerWriter()
     return _known[1]
-
-
-@dataclass
-class StoredAnswers:
-    """The answers beside a ledger, by source.
-
-    Args:
-        ledger: URL of the ledger.
-    """
-
-    ledger: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def files(self) -> dict[bytes, list[str]]:
-        """Return the URLs of the files of each source, by its ID."""
-        folder = AnswersPlace(self.ledger).folder
-        found: dict[bytes, list[str]] = {}
-        for page in list_files(folder, dict(self.options)):
-            for name in page.names:
-                if named := _NAME.fullmatch(name):
-                    found.setdefault(bytes.fromhex(named[1]), []).append(f"{folder}/{name}")
-        return found
-
-    def entries(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-        """Yield source, key, answer and the stored bytes of its file, which are 0 for all but its first answer."""
-        for source, urls in sorted(self.files().items()):
-            for url in sorted(urls):
-                data = read_bytes(url, dict(self.options))
-                size = len(data)
-                for key, answer in entries_of(data, url):
-                    yield source, key, answer, size
-                    size = 0
-
-    def forget(self, sources: Mapping[bytes, Sequence[str]]) -> int:
-        """Delete the files of sources, and return their number."""
-        for urls in sources.values():
-            for url in urls:
-                delete(url, dict(self.options))
-        return sum(map(len, sources.values()))
-
-    def forget_complete(self, store: LedgerStore) -> int:
-        """Delete the answers of the sources that are complete, and return the number of files."""
-        files = self.files()
-        ids = sorted(files)
-        complete = [source for source, is_done in zip(ids, store.completed_mask(ids), strict=True) if is_done]
-        return self.forget({source: files[source] for source in complete})

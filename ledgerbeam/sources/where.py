@@ -142,7 +142,7 @@ class Where:
 def read_where(
     where: str | Callable[..., Any] | None, made: Callable[[str | Callable[..., Any]], Where]
 ) -> str | Where:
-    """Return a condition as SQL, or as a `Where`: `made` makes that of a function. None selects all records.
+    """Return a condition as SQL, or as a `Where`: `made` makes the `Where` of a function. None selects all records.
 
     UsageError: it is neither text nor a function.
     """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ledgerbeam
 from ledgerbeam.answers import answering, in_job
 from ledgerbeam.errors import FunctionError, StorageError
-from ledgerbeam.ledger.answers import AnswersPlace, StoredAnswers, TaskAnswers, entries_of
+from ledgerbeam.ledger.answers import AnswersPlace, TaskAnswers, entries_of
 
 SOURCE = bytes(range(16))
 
@@ -146,7 +146,7 @@ def test_an_answer_that_cannot_be_stored_is_not_used(tmp_path: Path) -> None:
 
 def test_answers_of_sources_are_forgotten(tmp_path: Path) -> None:
     remembered(answers(tmp_path), 1, 2, call=Model())
-    stored = StoredAnswers(str(tmp_path))
+    stored = AnswersPlace(str(tmp_path))
     assert [source for source, *_ in stored.entries()] == [SOURCE] * 2
     assert stored.forget(stored.files()) == 1
     assert [*stored.entries()] == []

@@ -164,6 +164,17 @@ class Workspace:
         self.started.append(process)
         return process
 
+    def is_killed(self, seconds: float, *args: str | Path) -> bool:
+        """Start a command of ours, and kill it with its workers after a time. Return False if it has ended before."""
+        running = self.start(*args)
+        try:
+            running.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            return True
+        return False
+
     def stop(self) -> None:
         """Kill what a test that failed has left running: its unread output would fail the next one, too."""
         for process in self.started:

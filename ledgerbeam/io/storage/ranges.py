@@ -183,10 +183,11 @@ class RangeReader:
     def _iterate_local(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
     ) -> Iterator[bytes]:
-        if not _joined(starts, stops, gap).any():
+        joined = _joined(starts, stops, gap)
+        if not joined.any():
             yield from self._iterate_apart(starts, stops)
             return
-        for block, begin, first, last in self.windows(starts, stops, gap, max_request):
+        for block, begin, first, last in self._windows(starts, stops, joined, max_request):
             if last - first == 1:
                 yield block
                 continue
@@ -198,9 +199,14 @@ class RangeReader:
     ) -> Iterator[tuple[bytes, int, int, int]]:
         """Yield the bytes that contain ranges close together, their offset, and the positions of the ranges.
 
-        A window has the ranges `[first, last)`; `gap` and `max_request` are those of `read_many`.
+        A window has the ranges `[first, last)`. See `read_many` for `gap` and `max_request`.
         """
-        edges = np.flatnonzero(np.concatenate(([True], ~_joined(starts, stops, gap), [True])))
+        return self._windows(starts, stops, _joined(starts, stops, gap), max_request)
+
+    def _windows(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], joined: NDArray[np.bool_], max_request: int
+    ) -> Iterator[tuple[bytes, int, int, int]]:
+        edges = np.flatnonzero(np.concatenate(([True], ~joined, [True])))
         heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
         read = self.read
         for head, tail, first, last in zip(heads, tails, edges[:-1].tolist(), edges[1:].tolist(), strict=True):

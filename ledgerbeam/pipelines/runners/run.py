@@ -12,7 +12,7 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
-from ledgerbeam.ledger.answers import StoredAnswers, adopt_sampled
+from ledgerbeam.ledger.answers import AnswersPlace, adopt_sampled
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import OnJobChange
@@ -213,7 +213,7 @@ def run_job(
                     runner.run(listed)
                     fault_point("run.worked")
                     if spec.calls_are_async:
-                        StoredAnswers(store.url, spec.storage_options).forget_complete(store)
+                        AnswersPlace(store.url, spec.storage_options).forget_complete(store)
                     submitted = runner.submitted
                     if not is_local and not submitted:
                         _audit(launched_job(spec, run, reporter), store, before, folder, reporter)

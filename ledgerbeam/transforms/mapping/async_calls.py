@@ -61,15 +61,15 @@ class AsyncCalls:
     def of_task(self, task: Task) -> Iterator[None]:
         """Map one task in the body. Then its calls that are still in flight are cancelled."""
         self._is_read = task.records is this_overlap().read
-        self._answers = answers_of(task)
-        later = self._later.pop(task.node, None)
-        if later is None or later.records is not task.records:
-            for other in (*self._later.values(), *([later] if later else [])):
+        later = self._later.get(task.node)
+        if later is not None and later.records is task.records:
+            del self._later[task.node]
+        else:  # the tasks are not those that were expected
+            for other in self._later.values():
                 _cancel(other.started)
             self._later.clear()
-            later = None
-        self._first = deque() if later is None else later.started
-        self._answers = self._answers if later is None else later.answers
+            later = _Later(task.records, answers_of(task))
+        self._first, self._answers = later.started, later.answers
         try:
             yield
         finally:
@@ -175,7 +175,7 @@ class _TooLongError(Exception):
 
 
 class _Later:
-    """Calls for the first records of a later task."""
+    """Calls for the first records of a task, begun before its turn."""
 
     def __init__(self, records: Any, answers: TaskAnswers | None) -> None:
         self.records = records

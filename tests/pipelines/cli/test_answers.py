@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,15 +93,7 @@ def test_a_function_without_async_is_told_to_be_async(labelling: Workspace) -> N
 
 @pytest.mark.slow
 def test_kills_pay_again_only_for_what_was_in_flight(labelling: Workspace, model: LoopbackModel) -> None:
-    kills = 0
-    for seconds in (1.5, 2.0, 2.5, 3.0, 3.5):
-        running = labelling.start(*job())
-        try:
-            running.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
-            kills += 1
+    kills = sum(labelling.is_killed(seconds, *job()) for seconds in (1.5, 2.0, 2.5, 3.0, 3.5))
     labelling.succeed(*job())
     require_all(labelling)
     assert kills >= 3

@@ -7,8 +7,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -516,13 +514,7 @@ def test_killed_jobs_end_with_the_same_columns_and_records(texts: Workspace) -> 
     kills = 0
     for job, output in zip(jobs, ("scores", "out"), strict=True):
         for seconds in (1.2, 1.6, 2.0, 2.4):
-            running = texts.start(*job, "--output", output, "--ledger", f"{output}-ledger", *words)
-            try:
-                running.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(running.pid, signal.SIGKILL)
-                running.communicate()
-                kills += 1
+            kills += texts.is_killed(seconds, *job, "--output", output, "--ledger", f"{output}-ledger", *words)
         texts.succeed(*job, "--output", output, "--ledger", f"{output}-ledger", *words)
     assert kills >= 4
     assert contents(texts) == expected

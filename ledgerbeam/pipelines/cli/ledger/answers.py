@@ -10,14 +10,14 @@ import orjson
 
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.answers import StoredAnswers
+from ledgerbeam.ledger.answers import AnswersPlace
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count as counted
 
 
 def answers(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print number and size of the stored answers; write or delete them if asked. Returns 0."""
-    stored = StoredAnswers(store.url, args.storage_options)
+    stored = AnswersPlace(store.url, args.storage_options)
     urls = {row.source_id: row.url for row in store.sources()}
     number = size = plain = 0
     rows: list[dict[str, Any]] = []
