@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # as type checkers expect; `typing` could be a file in th
 
 if TYPE_CHECKING:
     from ledgerbeam import stats
-    from ledgerbeam.answers import remember
+    from ledgerbeam.answers import Unavailable, remember
     from ledgerbeam.errors import (
         FunctionError,
         LedgerbeamError,
@@ -74,6 +74,7 @@ __all__ = [
     "SourceError",
     "StorageError",
     "TasksFailedError",
+    "Unavailable",
     "UsageError",
     "__version__",
     "annotate",
@@ -109,7 +110,7 @@ _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
 _OF_IO = ("index_source", "open")  # functions of io, which does not handle interrupts of calls; they are wrapped here
 
 _PLACES = {  # modules of the names that are neither errors nor calls
-    "answers": ("remember",),
+    "answers": ("Unavailable", "remember"),
     "io.any_source": ("RecordStream", *_OF_IO),
     "pipelines.calls.result": ("JobInterrupt", "Result"),
     "pipelines.flows.flow": ("Flow", "plan_flow", "run_flow"),

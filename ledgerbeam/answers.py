@@ -19,9 +19,25 @@ from typing import Any, Protocol
 
 import orjson
 
+from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.errors import FunctionError
 
 Call = Callable[..., Awaitable[Any]]
+
+_PAUSE_SECONDS = 1.0  # before the next call, after the first `Unavailable`; each later pause is twice as long
+
+
+class Unavailable(Exception):  # noqa: N818 - like `Drop` and `Reject`, it is not a mistake of the function
+    """Raised by a call of `remember`: the service cannot answer now. All calls wait, then this call is made again.
+
+    Args:
+        reason: The answer of the service, or the error of the connection.
+        retry_after: Time until the next call, in seconds. By default it grows from one second to a minute.
+    """
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
 
 
 class Answers(Protocol):
@@ -35,7 +51,7 @@ _current: ContextVar[Answers | None] = ContextVar("ledgerbeam.answers", default=
 _in_job: ContextVar[bool] = ContextVar("ledgerbeam.answers.job", default=False)
 
 
-async def remember(request: Any, call: Call) -> Any:
+async def remember(request: Any, call: Call, *, tokens: int | None = None) -> Any:  # noqa: ARG001
     """Return the answer to a request: the stored one, or that of `call`, which is stored durably first.
 
     Outside of a job, or with ``--sample``, nothing is stored.
@@ -44,7 +60,8 @@ async def remember(request: Any, call: Call) -> Any:
         request: Everything that the answer depends on, such as model, prompt and temperature, as JSON. Requests with
             equal JSON share an answer; the order of keys does not matter.
         call: Async function that asks, with the request as its argument, or with none if it takes none. It returns the
-            answer as JSON.
+            answer as JSON. It may raise `Unavailable`.
+        tokens: Most tokens of the request and its answer, which count for limits in tokens; None if there are none.
 
     Returns:
         The answer, as JSON holds it: a tuple becomes a list.
@@ -62,13 +79,23 @@ async def remember(request: Any, call: Call) -> Any:
             )
         return _json(await asking, "answer")
 
+    async def asked_until_available() -> bytes:
+        pause = _PAUSE_SECONDS
+        while True:
+            try:
+                return await asked()
+            except Unavailable as error:
+                await asyncio.sleep(pause if error.retry_after is None else error.retry_after)
+                pause = min(2 * pause, 60 * _PAUSE_SECONDS)
+
     answers = _current.get()
     if answers is None and _in_job.get():
         raise FunctionError(
             "ledgerbeam.remember: expected to be awaited by an async function for a record, not by another function or "
             "its set-up; write the function with `async def`"
         )
-    return orjson.loads(await (asked() if answers is None else answers.answer(key, asked)))
+    called = asked_until_available
+    return orjson.loads(await (called() if answers is None else answers.answer(key, called)))
 
 
 def _json(value: Any, what: str, option: int = 0) -> bytes:
