@@ -104,6 +104,8 @@ sys.addaudithook(refuse)
 """
 """Audit hook of Python that refuses connections to other hosts."""
 
+_HANG_SECONDS = 600  # a command that takes longer hangs: recipes that load models take two minutes on a busy machine
+
 
 def run_page(
     page: Path,
@@ -207,7 +209,7 @@ def _type(command: _Command, folder: Path, env: Mapping[str, str]) -> None:
     try:
         if _INTERRUPTED.search(command.printed):
             _interrupt(process, command, folder)
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=_HANG_SECONDS)
     finally:
         process.kill()
     found, expected = _comparable(printed, folder), _comparable(_INTERRUPTED.sub("", command.printed), folder)
