@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,11 +22,16 @@ from typing import Any, Protocol
 import orjson
 
 from ledgerbeam._base.lazy import asyncio
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import FunctionError
 
 Call = Callable[..., Awaitable[Any]]
 
-_PAUSE_SECONDS = 1.0  # before the next call, after the first `Unavailable`; each later pause is twice as long
+_FIRST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # in seconds: each pause is twice as long as the one before
+_WORTH_WORDS = 4.0  # shortest pause that is logged, in seconds
+_LOOK_SECONDS = 1.0  # longest time between two checks whether a call may start
+
+_log = library_logger(__name__)
 
 
 class Unavailable(Exception):  # noqa: N818 - like `Drop` and `Reject`, it is not a mistake of the function
@@ -40,18 +47,132 @@ class Unavailable(Exception):  # noqa: N818 - like `Drop` and `Reject`, it is no
         self.retry_after = retry_after
 
 
+class Limits(Protocol):
+    """Limits of the calls of a job."""
+
+    def asked(self) -> None:
+        """Record that a function has called `remember`."""
+
+    def take(self, tokens: int | None) -> float:
+        """Count a call if it may start now. Return 0 then, else the seconds after which to try again."""
+
+    def give_back(self, tokens: int | None) -> None:
+        """Give a call that the service has refused back to the budgets."""
+
+
+class Gate:
+    """Admission of the calls of a process: in order, within limits, and not while the service is unavailable.
+
+    After a pause one call tries the service, and the others start once it has answered.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits
+        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()  # set at the end of each call
+        self._calls = 0  # in progress
+        self._is_down = False
+        self._is_tried = False  # whether one call tries the service after a pause
+        self._pause = 0.0  # length of the last pause that the service did not set
+        self._paused = 0.0  # time of the beginning of the last pause
+        self._until = 0.0  # time of its end
+        self._warned = -math.inf
+
+    async def call(self, ask: Callable[[], Awaitable[bytes]], tokens: int | None) -> bytes:
+        """Return the answer of a call, once it may start. While the service is unavailable, call again."""
+        while True:
+            with waiting():
+                await self._admitted(tokens)
+            began, tries = time.monotonic(), self._is_down
+            self._is_tried = tries
+            self._calls += 1
+            try:
+                answer = await ask()
+                if self._is_down and began >= self._paused:
+                    self._resume()
+                return answer
+            except Unavailable as error:
+                if self.limits is not None:
+                    self.limits.give_back(tokens)
+                self._begin_pause(error, began)
+            finally:
+                self._calls -= 1
+                self._is_tried = self._is_tried and not tries
+                self._ended.set()
+
+    async def idle(self) -> None:
+        """Wait until no call is in progress."""
+        while self._calls:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def _admitted(self, tokens: int | None) -> None:
+        async with self._turn:
+            while True:
+                wait = self._until - time.monotonic()
+                if wait <= 0 and self._is_down and self._is_tried:
+                    self._ended.clear()
+                    await self._ended.wait()
+                elif wait > 0 or (self.limits is not None and (wait := self.limits.take(tokens)) > 0):
+                    await asyncio.sleep(min(wait, _LOOK_SECONDS))
+                else:
+                    return
+
+    def _begin_pause(self, error: Unavailable, began: float) -> None:
+        now = time.monotonic()
+        if began >= self._paused:  # else the call was in progress when the pause began
+            self._pause = min(2 * self._pause, _MOST_PAUSE) if self._is_down else _FIRST_PAUSE
+            self._is_down, self._paused = True, now
+        self._until = max(self._until, now + (self._pause if error.retry_after is None else error.retry_after))
+        if self._until - now >= _WORTH_WORDS and now >= self._warned + _MOST_PAUSE:
+            self._warned = now
+            seconds = f"{self._until - now:.0f} s"
+            _log.warning("the service is not available (%s): calls wait, and the next one is in %s", error, seconds)
+
+    def _resume(self) -> None:
+        if self._warned > -math.inf:
+            _log.warning("the service answers again")
+        self._is_down, self._pause, self._warned = False, 0.0, -math.inf
+
+
+class Waits:
+    """The time that a call of a function has waited for its turn to ask, or for stored answers."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._since = 0.0
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """Return the time so far."""
+        return self._seconds + (time.monotonic() - self._since if self._open else 0.0)
+
+    def begin(self) -> None:
+        """Begin to wait. A function may wait for several answers at once."""
+        if not self._open:
+            self._since = time.monotonic()
+        self._open += 1
+
+    def end(self) -> None:
+        """End a wait."""
+        if self._open == 1:
+            self._seconds = self.seconds()
+        self._open -= 1
+
+
 class Answers(Protocol):
     """The stored answers of a task."""
 
-    async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]], tokens: int | None) -> bytes:
         """Return the stored answer of a request; without one, call, and return the answer once it is durable."""
 
 
 _current: ContextVar[Answers | None] = ContextVar("ledgerbeam.answers", default=None)
+_waits: ContextVar[Waits | None] = ContextVar("ledgerbeam.answers.waits", default=None)
 _in_job: ContextVar[bool] = ContextVar("ledgerbeam.answers.job", default=False)
 
 
-async def remember(request: Any, call: Call, *, tokens: int | None = None) -> Any:  # noqa: ARG001
+async def remember(request: Any, call: Call, *, tokens: int | None = None) -> Any:
     """Return the answer to a request: the stored one, or that of `call`, which is stored durably first.
 
     Outside of a job, or with ``--sample``, nothing is stored.
@@ -79,23 +200,13 @@ async def remember(request: Any, call: Call, *, tokens: int | None = None) -> An
             )
         return _json(await asking, "answer")
 
-    async def asked_until_available() -> bytes:
-        pause = _PAUSE_SECONDS
-        while True:
-            try:
-                return await asked()
-            except Unavailable as error:
-                await asyncio.sleep(pause if error.retry_after is None else error.retry_after)
-                pause = min(2 * pause, 60 * _PAUSE_SECONDS)
-
     answers = _current.get()
     if answers is None and _in_job.get():
         raise FunctionError(
             "ledgerbeam.remember: expected to be awaited by an async function for a record, not by another function or "
             "its set-up; write the function with `async def`"
         )
-    called = asked_until_available
-    return orjson.loads(await (called() if answers is None else answers.answer(key, called)))
+    return orjson.loads(await (Gate().call(asked, tokens) if answers is None else answers.answer(key, asked, tokens)))
 
 
 def _json(value: Any, what: str, option: int = 0) -> bytes:
@@ -126,13 +237,27 @@ def _takes_request(call: Call) -> bool:
 
 
 @contextmanager
-def answering(answers: Answers | None) -> Iterator[None]:
-    """Let `remember` in the body use these answers."""
-    token = _current.set(answers)
+def answering(answers: Answers | None, waits: Waits | None = None) -> Iterator[None]:
+    """Let `remember` in the body use these answers. `waits` measures how long it waits."""
+    tokens = _current.set(answers), _waits.set(waits)
     try:
         yield
     finally:
-        _current.reset(token)
+        _current.reset(tokens[0])
+        _waits.reset(tokens[1])
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Measure the body as a wait of the running function."""
+    waits = _waits.get()
+    if waits is not None:
+        waits.begin()
+    try:
+        yield
+    finally:
+        if waits is not None:
+            waits.end()
 
 
 @contextmanager

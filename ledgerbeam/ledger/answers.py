@@ -27,15 +27,16 @@ from typing import Any, NamedTuple
 from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam._base.lazy import asyncio
 from ledgerbeam._base.process import library_logger
-from ledgerbeam.answers import in_job
-from ledgerbeam.errors import FunctionError, LedgerbeamError, StorageError
+from ledgerbeam.answers import Gate, in_job, waiting
+from ledgerbeam.errors import BudgetSpentError, FunctionError, LedgerbeamError, StorageError
 from ledgerbeam.io.storage.files import delete, read_bytes
 from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Task
-from ledgerbeam.ledger.opening import sidecar_folder
+from ledgerbeam.ledger.opening import local_path, sidecar_folder
+from ledgerbeam.ledger.worker.limits import HostLimits, Limit, Meter
 
 _log = library_logger(__name__)
 
@@ -104,9 +105,22 @@ def sampled_place(ledger: str) -> AnswersPlace:
     return AnswersPlace(sidecar_folder(f"answers://{canonical_url(ledger)}"))
 
 
+@contextmanager
+def answers_of_sample(ledger: str, limits: Sequence[Limit]) -> Iterator[None]:
+    """Keep the answers of calls in the body at `sampled_place`."""
+    place = sampled_place(ledger)
+    if limits:
+        Meter.make(meter_path(place.ledger)).grant_all(limits)
+    with answers_beside(place):
+        yield
+
+
 def adopt_sampled(ledger: str, options: Mapping[str, Any]) -> None:
-    """Move the answers of `sampled_place` beside the ledger."""
+    """Move the answers of `sampled_place` beside the ledger, and what its calls have used of limits."""
     sampled, folder = sampled_place(ledger), AnswersPlace(ledger).folder
+    if os.path.exists(meter := meter_path(sampled.ledger)):
+        Meter.make(meter_path(ledger)).add(Meter(meter))
+        os.unlink(meter)
     files = sampled.files()
     for url in chain.from_iterable(files.values()):
         source, name = url.split("/")[-2:]
@@ -125,10 +139,23 @@ def answers_beside(place: AnswersPlace) -> Iterator[None]:
         _place.reset(token)
 
 
-def answers_of(task: Task) -> TaskAnswers | None:
-    """Return the answers of a task; None outside of a job."""
+def answers_of(task: Task, gate: Gate) -> TaskAnswers | None:
+    """Return the answers of a task, whose calls pass a gate; None outside of a job."""
     place = _place.get()
-    return None if place is None else TaskAnswers(place, task.source.id, task.start, task.stop)
+    return None if place is None else TaskAnswers(place, task.source.id, task.start, task.stop, gate)
+
+
+def meter_path(ledger: str) -> str:
+    """Return the path of the meter of the calls of a job, on this host."""
+    url = canonical_url(ledger)
+    return f"{local_path(url) if is_local(url) else sidecar_folder(url)}/work/limits"
+
+
+def host_limits(limits: Sequence[Limit]) -> HostLimits | None:
+    """Return the limits of the calls of the job of the place; None if its calls are not counted."""
+    place = _place.get()
+    path = "" if place is None else meter_path(place.ledger)
+    return HostLimits(Meter(path), limits) if limits or os.path.exists(path) else None
 
 
 class _TaskFile(NamedTuple):
@@ -148,13 +175,15 @@ class TaskAnswers:
         source: ID of its source.
         start: First record of the task.
         stop: One past the last.
+        gate: Admission of the calls of this process; None without limits.
 
     Attributes:
-        failure: Error of storing or loading answers; None while all went well.
+        failure: Error of storing or loading answers, or of a spent budget; None while all went well.
     """
 
-    def __init__(self, place: AnswersPlace, source: bytes, start: int, stop: int) -> None:
+    def __init__(self, place: AnswersPlace, source: bytes, start: int, stop: int, gate: Gate | None = None) -> None:
         self._place = place
+        self._gate = gate or Gate()
         self._folder = f"{place.folder}/{source.hex()}"
         self._span = start, stop
         self._file = _TaskFile(place, f"{self._folder}/{start:010d}-{stop:010d}-")
@@ -162,12 +191,15 @@ class TaskAnswers:
         self._asked: dict[bytes, asyncio.Future[None]] = {}
         self.failure: LedgerbeamError | None = None
 
-    async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]], tokens: int | None = None) -> bytes:
         """Return the stored answer of a request; without one, call, and return the answer once it is durable."""
         try:
             if key in _asking.get():
                 raise FunctionError("ledgerbeam.remember: the call for a request remembers this request itself")
-            known = await self._known()
+            if self._gate.limits is not None:
+                self._gate.limits.asked()
+            with waiting():
+                known = await self._known()
             while key not in known and key in self._asked:
                 await asyncio.wait([self._asked[key]])
             if key in known:
@@ -177,7 +209,7 @@ class TaskAnswers:
             token = _asking.set(_asking.get() | {key})
             stored: Future[None] | None = None
             try:
-                answer = await call()
+                answer = await self._gate.call(call, tokens)
                 stored = _writer().store(self._file, key, answer)
                 stored.add_done_callback(lambda done: loop.call_soon_threadsafe(self._keep, key, answer, done))
                 await asyncio.shield(asyncio.wrap_future(stored))
@@ -188,7 +220,7 @@ class TaskAnswers:
                     self._asked.pop(key)
                     asked.set_result(None)
         except LedgerbeamError as error:
-            if isinstance(error, StorageError):
+            if isinstance(error, (BudgetSpentError, StorageError)):
                 self.failure = error
             raise
 

@@ -1,4 +1,7 @@
-"""A model on loopback: it answers each line with another random number, after a time, and logs the requests."""
+"""A model on loopback: it answers each line with another random number, after a time, and logs the requests.
+
+It may be down: then it answers with ``{"down": SECONDS}``, the time to wait, which is null if it does not know.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 
@@ -16,11 +21,17 @@ class LoopbackModel:
 
     Attributes:
         asked: The requests, in order.
+        times: When they came, in seconds.
         most: Largest number of requests that it worked on at once.
+        is_down: Returns whether the model is down for the request of a number.
+        wait: The time to wait while it is down, in seconds.
     """
 
     def __init__(self, seconds: float) -> None:
         self.asked: list[Any] = []
+        self.times: list[float] = []
+        self.is_down: Callable[[int], bool] = lambda _: False
+        self.wait: float | None = None
         self.most = 0
         self.port = 0
         self._seconds = seconds
@@ -35,15 +46,24 @@ class LoopbackModel:
             await server.serve_forever()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, ValueError):  # a caller that was killed has sent a part of a line, or nothing
+        # A caller that was killed has sent a part of a line, or nothing.
+        with closing(writer), suppress(ConnectionError, ValueError):
             self.asked.append(json.loads(await reader.readline()))
+            self.times.append(time.monotonic())
+            if self.is_down(len(self.asked)):
+                writer.write(json.dumps({"down": self.wait}).encode() + b"\n")
+                return
             self._running += 1
             self.most = max(self.most, self._running)
             await asyncio.sleep(self._seconds)
             self._running -= 1
             writer.write(json.dumps({"label": random.random()}).encode() + b"\n")
             await writer.drain()
-        writer.close()
+
+    def most_within(self, seconds: float) -> int:
+        """Return the largest number of requests that came within any time of this length."""
+        times = sorted(self.times)
+        return max((bisect_left(times, time + seconds) - at for at, time in enumerate(times)), default=0)
 
 
 @contextmanager

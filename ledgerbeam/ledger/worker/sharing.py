@@ -278,7 +278,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
     """Return the place where the launchers of a ledger exchange claims."""
     folders = run_folders(store)
-    remote = _as_remote(store)
+    remote = as_remote(store)
     if remote is None:
         return FolderClaims(folders, folder, run)
     return ObjectClaims(remote, run, os.uname().nodename, folders.lives)
@@ -290,7 +290,7 @@ def read_claims(store: LedgerStore) -> list[Claims]:
     For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are skipped. Raises
     StorageError.
     """
-    remote = _as_remote(store)
+    remote = as_remote(store)
     if remote is None:
         folders = run_folders(store)
         found = [_read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
@@ -303,7 +303,7 @@ def read_claims(store: LedgerStore) -> list[Claims]:
     return sorted(claims, key=lambda each: run_order(each.run))
 
 
-def _as_remote(store: LedgerStore) -> RemoteStore | None:
+def as_remote(store: LedgerStore) -> RemoteStore | None:
     """Return the store if its ledger is on an object store; None for a local ledger."""
     if type(store) is LmdbStore:
         return None

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, cast
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.worker.limits import parse_limits
 from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
@@ -97,6 +98,18 @@ class FunctionOptions(TypedDict, total=False):
         int | None,
         "of an async function: most records for which each worker calls it at once",
         Option(FUNCTION, "N", unset="32"),
+    ]
+    rate: Annotated[
+        str | Sequence[str] | None,
+        "most calls of `ledgerbeam.remember` in any second, minute or hour, by all workers and hosts: 500/min; or most "
+        "tokens of them: 200000tokens/min; may be repeated",
+        Option(FUNCTION, "N[tokens]/s|min|h", unset="no limit", repeats=True),
+    ]
+    budget: Annotated[
+        int | str | Sequence[int | str] | None,
+        "most calls of `ledgerbeam.remember` in all runs of the job, or most tokens of them: 5000000tokens; then the "
+        "run ends, and the same command with a larger budget resumes it",
+        Option(FUNCTION, "N[tokens]", unset="no limit", repeats=True),
     ]
     sample: Annotated[
         int | None,
@@ -196,6 +209,8 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
         keep_dropped=values.keep_dropped,
         record_timeout=values.record_timeout,
         in_flight=values.in_flight,
+        rate=_listed(values.rate),
+        budget=_listed(values.budget),
         devices=values.devices,
         **written,
     )
@@ -233,8 +248,10 @@ def map(  # noqa: A001 - as the command is called
 
 def _check_async(values: Values, are_async: Sequence[bool]) -> None:
     """Raise `UsageError` for options that do not fit the kinds of the functions."""
-    if values.in_flight is not None and not any(are_async):
-        raise UsageError("--in-flight is for async functions, and there is none; leave it out, or use `async def`")
+    for option, given in (("in-flight", values.in_flight), ("rate", values.rate), ("budget", values.budget)):
+        if given is not None and not any(are_async):
+            raise UsageError(f"--{option} is for async functions, and there is none; leave it out, or use `async def`")
+    parse_limits(_listed(values.rate), _listed(values.budget))
     if values.in_flight is not None and values.in_flight < 1:
         raise UsageError(f"--in-flight: expected at least 1 record, found {values.in_flight}")
     if any(are_async) and values.audit not in (None, "off", False):
@@ -243,6 +260,13 @@ def _check_async(values: Values, are_async: Sequence[bool]) -> None:
         )
     if values.record_timeout is not None and any(are_async) and not all(are_async):
         raise UsageError("--record-timeout: expected functions that are all async, or none of them; map in two steps")
+
+
+def _listed(values: object) -> tuple[str, ...]:
+    """Return one value or several ones as texts."""
+    if values is None:
+        return ()
+    return tuple(str(value) for value in (values if isinstance(values, (list, tuple)) else [values]))
 
 
 def _check_arrow(to: str, written: str, read_as: str | None) -> None:

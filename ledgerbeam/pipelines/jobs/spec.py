@@ -21,6 +21,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import canonical_url, split_scheme
 from ledgerbeam.ledger import Job, LedgerStore, OutputShard
 from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
@@ -267,6 +268,11 @@ class JobSpec(ABC):
     def calls_are_async(self) -> bool:
         """Whether the job calls async functions, whose answers may be kept until their source is complete."""
         return False
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """Limits of the calls that functions make with `ledgerbeam.remember`."""
+        return ()
 
     @property
     def can_be_audited(self) -> bool:

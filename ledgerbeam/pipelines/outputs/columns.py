@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -22,8 +22,9 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
-from ledgerbeam.ledger.answers import answers_beside, sampled_place
+from ledgerbeam.ledger.answers import answers_of_sample
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources, listed_files
 from ledgerbeam.sources import FileSources
@@ -122,6 +123,8 @@ class ColumnJob(Protocol):
     def ledger(self) -> str: ...
     @property
     def calls_are_async(self) -> bool: ...
+    @property
+    def limits(self) -> Sequence[Limit]: ...
     def sources(self) -> JobSources: ...
     def pages(self) -> Iterator[Page]: ...
     def trial_work(self) -> MapRecords: ...
@@ -184,7 +187,7 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []
     try:
-        with answers_beside(sampled_place(job.ledger)) if job.calls_are_async else nullcontext():
+        with answers_of_sample(job.ledger, job.limits) if job.calls_are_async else nullcontext():
             for run in try_function(job.trial_work(), sampled, lambda _: None):
                 for route, records in run.results.items():
                     datasets[route] += records

@@ -43,7 +43,7 @@ class BeamRunner:
     """A run of a job on the runner that Beam's options name."""
 
     deaths = 0  # always 0: these runners handle deaths of their workers
-    stopped = False  # always False: these runners support no limit of tasks
+    stopped, spent = False, ""  # these runners support no limits
     submitted = False  # whether the pipeline was only staged as a template, and will be run by the service
 
     def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from itertools import islice, zip_longest
 import numpy as np
 
 from ledgerbeam._base.forking import fork_to
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.errors import BudgetSpentError, LedgerbeamError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, dead_marks
 from ledgerbeam.ledger.worker.reports import begin_times, end_work, report_error, reported_errors
@@ -35,6 +35,7 @@ from ledgerbeam.user_code.modules import recorded_modules
 from ledgerbeam.user_code.objects import close_objects
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
+SPENT = BudgetSpentError.exit_status  # exit status of a worker that ended because a budget is spent
 
 
 def ledger_handle(spec: JobSpec) -> LedgerHandle:
@@ -114,25 +115,30 @@ def _shares(sources: Iterator[PendingSource], board: Board, workers: int) -> Ite
 
 
 def run_workers(spec: JobSpec, work: Callable[[], object]) -> int:
-    """Fork the workers of a job, each to call a function, and wait for them. Return 0 if all succeed, else 1.
+    """Fork the workers of a job, each to call a function, and wait for them. Return 0 if all succeed, `SPENT`, or 1.
 
     If a worker dies without an error, this process waits until the launcher kills all processes of the wave.
     """
     run_dir = str(spec.run_dir)
     numbers = range(spec.workers)
     running = {fork_to(functools.partial(work_as, spec, number, work), "ledgerbeam-work") for number in numbers}
+    found = 0
     while running:
         pid, status = os.wait()
         if pid not in running:  # a process that user code has left
             continue
         running.remove(pid)
-        if status == 0 and all(worker.pid != pid for worker in dead_marks(run_dir)):
+        ended = os.waitstatus_to_exitcode(status)
+        if ended == SPENT:  # the calls of the other workers are paid, so these end by themselves
+            found = SPENT
+            continue
+        if ended == 0 and all(worker.pid != pid for worker in dead_marks(run_dir)):
             continue
         if not os.path.exists(os.path.join(run_dir, TRACEBACK)) and not reported_errors(run_dir):
             touch(run_dir, DIED)
             signal.pause()
         return 1
-    return 0
+    return found
 
 
 def work_as(spec: JobSpec, number: int, work: Callable[[], object]) -> int:
@@ -158,13 +164,16 @@ def work_as(spec: JobSpec, number: int, work: Callable[[], object]) -> int:
     finally:
         close_objects()
         end_work()
-    if status == 0:
+    if status in (0, SPENT):
         marks.close()
     return status
 
 
 def status_of(run_dir: str, work: Callable[[], object]) -> int:
-    """Call a function and return 0. If it raises an error, write the error to the folder of the run and return 1."""
+    """Call a function and return 0. If it raises an error, write it to the folder of the run and return another number.
+
+    This is `SPENT` if a budget is spent, else 1.
+    """
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the launcher reports it
@@ -174,5 +183,5 @@ def status_of(run_dir: str, work: Callable[[], object]) -> int:
             report_error(run_dir, error)
         else:
             touch(run_dir, TRACEBACK, traceback.format_exc())
-        return 1
+        return SPENT if type(error) is BudgetSpentError else 1
     return 0

@@ -14,7 +14,7 @@ from glob import glob
 from itertools import chain, compress
 from operator import not_, or_
 
-from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
+from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
@@ -23,6 +23,7 @@ from ledgerbeam.ledger.model.rows import SetUps, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
+from ledgerbeam.ledger.worker.limit_shares import limit_shares
 from ledgerbeam.ledger.worker.reports import read_reports, reported_set_ups, reported_times
 from ledgerbeam.ledger.worker.run_folders import (
     ALL_TASKS,
@@ -101,7 +102,8 @@ class LocalRunner:
         self._not_drawn: list[BoardTask] = []  # of the last pass
         self._tasks_of_others: list[BoardTask] = []  # of all waves so far
         self.deaths = 0
-        self.stopped = False  # whether the limit of tasks ended the run with work left
+        self.stopped = False  # whether the limit of tasks, or a budget, ended the run with work left
+        self.spent = ""  # this budget, in words; empty for none
         self._set_ups = SetUps()
         self._set_ups_before = SetUps()
         self._time = WorkTime()  # of the passes that have ended
@@ -122,6 +124,7 @@ class LocalRunner:
         self._before = self._store.totals()
         place = claim_place(self._store, self._folder, listed.run)
         self._sharing = Sharing(self._store, place, listed.run, workers=self._spec.workers)
+        self._limits = limit_shares(self._store, self._spec.limits) if self._spec.calls_are_async else None
         try:
             self._run_all(listed)
             if self._audit is not None:
@@ -130,6 +133,11 @@ class LocalRunner:
             if self._audit is not None:
                 self._audit.end()
             self._sharing.close()
+            if self._limits is not None:
+                self._limits.close()
+                is_unused = self._store.totals().tasks > self._before.tasks and not self._limits.was_asked
+                if self._spec.limits and is_unused:
+                    self._reporter.warn("--rate and --budget limited nothing: no function called ledgerbeam.remember")
             with suppress(LedgerbeamError):  # as below
                 self._note_time("", listed.run)
             if self._spec.profile is not None:
@@ -142,8 +150,8 @@ class LocalRunner:
         left: list[Source] = []
         listing, workers = self._listing(listed), self._spec.workers
         for wave in gathered_waves(listing, self._spec.sources(), workers, lambda: self._left):
-            if self._left == 0:
-                self.stopped = True
+            self.stopped = self.stopped or self._left == 0
+            if self.stopped:
                 return
             self._check_rejects()  # after changed sources have subtracted their former totals
             self._in_work = wave
@@ -174,6 +182,8 @@ class LocalRunner:
             if held.free or not held.tasks:
                 return
             self._sharing.publish_idle()
+            if self._limits is not None:
+                self._limits.close()
             if not has_warned:
                 self._reporter.warn(f"{held.text()}; this launcher takes over tasks that they leave unfinished")
                 has_warned = True
@@ -227,6 +237,8 @@ class LocalRunner:
             try:
                 end = self._pass(self._pending(sources, is_first=is_first), listed)
                 is_first = False
+            except BudgetSpentError as spent:
+                end, self.stopped, self.spent = WaveEnd(), True, str(spent)
             finally:
                 self._store.refresh()
                 self._note_committed()
@@ -249,7 +261,7 @@ class LocalRunner:
             sources = self._unfinished(sources, None if end.died else listed.run, with_others)
             if fruitless and not end.died:
                 sources = [source for source in sources if source.id in with_others]
-            self.stopped = self._left == 0 and bool(sources)
+            self.stopped = self.stopped or (self._left == 0 and bool(sources))
             if sources and all(source.id in with_others for source in sources):
                 self._tasks_of_others += chain.from_iterable(with_others.values())
                 return list(sources)
@@ -405,6 +417,8 @@ class LocalRunner:
             self._note_time(folder, listed.run)
         if board is not None:
             self._sharing.turn(board)
+        if self._limits is not None:
+            self._limits.turn()
         if self._audit is not None:
             self._audit.tick(self._in_work, max(self._set_ups.longest, reported_set_ups(folder).longest))
         self._report(self._stage(folder), listed)

@@ -65,6 +65,8 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
     beam_args = list(how.options)
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices works on the local runner only; another runner has options of its own")
+    if job.limits and beam_args:
+        raise UsageError("--rate and --budget work on the local runner only; leave them out, or the options of Beam")
     if job.profile is not None:
         if how.dry_run:
             raise UsageError("--profile cannot be used with --dry-run; leave one of them out")
@@ -115,9 +117,10 @@ class RunOutcome:
     # Number of shards in the job's folder that the ledger has not recorded, at most `MOST_STRANGERS`, and of outputs
     # that it has forgotten because their sources are missing.
     unrecorded: int = 0
-    limited: bool = False  # whether the limit of tasks ended the run with work left
+    limited: bool = False  # whether the limit of tasks, or a budget, ended the run with work left
     completed: int = 0  # number of sources that became complete in the run
     submitted: bool = False  # whether the pipeline was only submitted as a template. The run has not ended then.
+    spent: str = ""  # the budget that ended the run with work left, in words; empty for none
 
     @property
     def records(self) -> RecordCounts:
@@ -197,6 +200,7 @@ def run_job(
     if not is_local:
         reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
+    spent = ""
     before, run_records = store.totals(), RecordCounts()
     unrecorded: list[str] = []
     forgotten: list[str] = []
@@ -247,7 +251,7 @@ def run_job(
                 finally:
                     if spec.can_be_audited and store.totals().tasks != before.tasks:
                         keep_job(launched_job(spec, run, reporter))
-                    deaths, limited = runner.deaths, runner.stopped
+                    deaths, limited, spent = runner.deaths, runner.stopped, runner.spent
                     run_records = runner.records
             outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
         except KeyboardInterrupt:
@@ -260,7 +264,7 @@ def run_job(
             lineage.note(store, None if submitted else outcome, _recorded(listed, store, run))
     done, completed = _recorded(listed, store, run), _completed(listed, store, complete_before)
     facts = (time.monotonic() - started, outcome == "interrupted", left, len(unrecorded) + len(forgotten))
-    return RunOutcome(store.status(), listed.skipped, done, run_records, *facts, limited, completed, submitted)
+    return RunOutcome(store.status(), listed.skipped, done, run_records, *facts, limited, completed, submitted, spent)
 
 
 def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:

@@ -428,9 +428,11 @@ class StageLoop:
             yield f"{where}: found {count(outcome.unrecorded, 'shard')} that this ledger has not recorded"
 
     def _left_by_choice(self) -> Iterator[str]:
-        """Yield a message with the number of sources that a partial run has left open."""
+        """Yield a message with the number of open sources after a run with a limit or a selection."""
         left = self._outcome.status["sources"]["open"]
-        if left and self._is_partial and not self._outcome.limited and not self._outcome.interrupted:
+        if self._outcome.spent:
+            yield f"{self._outcome.spent}; {count(left, 'source')} listed so far still open"
+        elif left and self._is_partial and not self._outcome.limited and not self._outcome.interrupted:
             yield (
                 f"{count(left, 'source')} left open, because this run selected only some; to process them, run the "
                 "same command without --only-failed and --only-rejected"
@@ -448,12 +450,12 @@ class StageLoop:
                 "--template_location, to do the remaining work and remove stale outputs. To see the progress: "
                 f"ledgerbeam ledger status {job.ledger}"
             )
-        elif outcome.limited:
+        elif outcome.limited and not outcome.spent:
             yield (
                 f"stopped after {count(int(job.task_limit or 0), 'task')} because of --limit-tasks; "
                 f"{count(left, 'source')} listed so far still open; to resume, run the same command again"
             )
-        elif left and not self._is_partial:
+        elif left and not self._is_partial and not outcome.spent:
             raise LedgerError(
                 f"{job.ledger}: {count(left, 'source')} left open, although nothing failed; {job.why_open}"
             )

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, Union
 
 from ledgerbeam._base.disk import read_size
-from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, UsageError
 from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
@@ -138,6 +138,8 @@ class LedgerHandle:
         except LedgerbeamError as error:
             with suppress(LedgerbeamError):  # often the same error
                 self.writer().flush()
+            if type(error) is BudgetSpentError:  # not a fault: other workers continue
+                raise
             if self.run_dir is not None:
                 report_error(self.run_dir, error)
                 close_objects()

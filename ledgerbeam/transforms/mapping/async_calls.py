@@ -5,8 +5,9 @@ While the last calls of a task are in flight, the calls for the next tasks of th
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 
 from ledgerbeam import stats
 from ledgerbeam._base.lazy import asyncio
-from ledgerbeam.answers import answering
+from ledgerbeam.answers import Gate, Waits, answering
+from ledgerbeam.errors import BudgetSpentError
 from ledgerbeam.ledger import Task
-from ledgerbeam.ledger.answers import TaskAnswers, answers_of
+from ledgerbeam.ledger.answers import TaskAnswers, answers_of, host_limits
+from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.sources.forms import blocks_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.schedule import this_overlap
@@ -46,11 +49,14 @@ class AsyncCalls:
     Args:
         most: Largest number of calls in flight.
         seconds: Longest time of a call; None for no limit.
+        limits: Limits of the calls of the job that `ledgerbeam.remember` makes.
     """
 
-    def __init__(self, most: int = IN_FLIGHT, seconds: float | None = None) -> None:
+    def __init__(self, most: int = IN_FLIGHT, seconds: float | None = None, limits: Sequence[Limit] = ()) -> None:
         self._most = most
         self._seconds = seconds
+        self._limits = limits
+        self._gate = Gate()
         self._running: list[Generator[_Outcome]] = []
         self._first: _Started = deque()  # for the first records of this task
         self._later: dict[bytes, _Later] = {}  # for the first records of the next tasks
@@ -60,6 +66,8 @@ class AsyncCalls:
     @contextmanager
     def of_task(self, task: Task) -> Iterator[None]:
         """Map one task in the body. Then its calls that are still in flight are cancelled."""
+        if self._gate.limits is None:
+            self._gate.limits = host_limits(self._limits)
         self._is_read = task.records is this_overlap().read
         later = self._later.get(task.node)
         if later is not None and later.records is task.records:
@@ -68,15 +76,20 @@ class AsyncCalls:
             for other in self._later.values():
                 _cancel(other.started)
             self._later.clear()
-            later = _Later(task.records, answers_of(task))
+            later = _Later(task.records, answers_of(task, self._gate))
         self._first, self._answers = later.started, later.answers
         try:
             yield
         finally:
+            spent = None if self._answers is None else self._answers.failure
+            if type(spent) is BudgetSpentError:  # no call starts any more, and those in progress are paid
+                event_loop().run(self._gate.idle())
             for outcomes in self._running:
                 outcomes.close()
             self._running.clear()
             _cancel(self._first)
+        if type(spent) is BudgetSpentError:
+            raise spent
 
     def ahead(
         self, values: Iterable[Any], *, call: Callable[[Any], Any], name: str, number: int, batched: bool
@@ -128,7 +141,7 @@ class AsyncCalls:
                 overlap.wanted = max(1, used)
                 return
             if (later := self._later.get(task.node)) is None:
-                later = self._later[task.node] = _Later(overlap.records_of(task), answers_of(task))
+                later = self._later[task.node] = _Later(overlap.records_of(task), answers_of(task, self._gate))
             for value in islice(later.values, left):
                 later.started.append(start(partial(called, later.answers, value)))
                 left -= 1
@@ -139,9 +152,10 @@ class AsyncCalls:
     ) -> _Outcome:
         observed = stats.Observing([""] * (number + 1))
         observed.running = number.__index__
-        with stats.collecting(into=observed), answering(answers):
+        waits = Waits()
+        with stats.collecting(into=observed), answering(answers, waits):
             try:
-                result = copied(await self._limited(call, value))  # another call may change it
+                result = copied(await self._limited(call, value, waits))  # another call may change it
                 if answers is not None and answers.failure is not None:
                     raise answers.failure
                 return _Outcome(result, None, observed.observations)
@@ -155,17 +169,19 @@ class AsyncCalls:
                     error = ChildFailedError(str(answers.failure))
                 return _Outcome(None, error, observed.observations)
 
-    async def _limited(self, call: Callable[[Any], Any], value: Any) -> Any:
+    async def _limited(self, call: Callable[[Any], Any], value: Any, waits: Waits) -> Any:
         if self._seconds is None:
             return await call(value)
-        calling = asyncio.ensure_future(call(value))
+        calling, began = asyncio.ensure_future(call(value)), time.monotonic()
         try:
-            await asyncio.wait([calling], timeout=self._seconds)
-            if calling.done():
-                return calling.result()
-            calling.cancel()
-            await asyncio.wait([calling], timeout=_CANCEL_SECONDS)
-            raise _TooLongError
+            while not calling.done():
+                left = self._seconds + waits.seconds() - (time.monotonic() - began)
+                if left <= 0:
+                    calling.cancel()
+                    await asyncio.wait([calling], timeout=_CANCEL_SECONDS)
+                    raise _TooLongError
+                await asyncio.wait([calling], timeout=left)
+            return calling.result()
         finally:
             calling.cancel()
 

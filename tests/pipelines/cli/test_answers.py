@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 from tests.servers.model import LoopbackModel, loopback_model
 
@@ -24,10 +25,12 @@ async def ask(request):
     await writer.drain()
     answer = json.loads(await reader.readline())
     writer.close()
+    if "down" in answer:
+        raise ledgerbeam.Unavailable("the model is down", answer["down"])
     return answer
 
 async def label(record):
-    answer = await ledgerbeam.remember({{"prompt": record["id"]}}, ask)
+    answer = await ledgerbeam.remember({{"prompt": record["id"]}}, ask, tokens=10)
     if record["id"] == 17 and os.path.exists("broken"):
         raise ValueError("broken")
     return {{**record, "label": answer["label"]}}
@@ -103,3 +106,52 @@ def test_kills_pay_again_only_for_what_was_in_flight(labelling: Workspace, model
     first = labelling.files("out")
     labelling.succeed(*job())
     assert labelling.files("out") == first
+
+
+def test_a_rate_is_kept_by_all_workers_and_nearly_reached(labelling: Workspace, model: LoopbackModel) -> None:
+    labelling.succeed(*job("label", "--rate", "100/s", "--in-flight", "30"))
+    require_all(labelling)
+    assert model.most_within(1) <= 100
+    assert len(model.asked) / (model.times[-1] - model.times[0]) >= 60, "a busy machine is slower"
+
+
+def test_a_budget_ends_the_job_and_a_larger_one_resumes_it(labelling: Workspace, model: LoopbackModel) -> None:
+    ended = labelling.run(*job("label", "--budget", "300"), status=3)
+    assert "the budget is spent (--budget 300)" in ended.err
+    assert len(model.asked) == 300
+    status = json.loads(labelling.run("ledger", "status", "L", "--json").out)
+    assert status["tasks"]["failed"] == 0
+    labelling.run(*job("label", "--budget", "300"), status=3)
+    assert len(model.asked) == 300
+    labelling.run(*job("label", "--budget", "4000tokens"), status=3)
+    labelling.succeed(*job("label", "--budget", "480", "--rate", "100000tokens/min"))
+    require_all(labelling)
+    assert len(model.asked) == FILES * COUNT
+
+
+def test_a_service_that_is_down_pauses_the_job(labelling: Workspace, model: LoopbackModel) -> None:
+    model.is_down, model.wait = lambda number: 100 <= number < 104, 4.0
+    found = labelling.succeed(*job("label", "--record-timeout", "3", "--workers", "1", "--in-flight", "8"))
+    require_all(labelling)
+    assert "the service is not available (the model is down): calls wait" in found.err
+    assert len(model.asked) == FILES * COUNT + 4
+    waits = sorted(after - before for before, after in zip(model.times, model.times[1:], strict=False))
+    assert waits[-1] > 3.9, "time that a record waits is not its own"
+
+
+@pytest.mark.s3
+def test_hosts_share_a_rate_and_a_budget(labelling: Workspace, model: LoopbackModel, s3: S3Server) -> None:
+    ledger = f"{s3.place()}/L"
+    words = [ledger if word == "L" else word for word in job("label", "--rate", "40/s", "--budget", "400")]
+    places = [{**s3.env, "LEDGERBEAM_CACHE": str(labelling.root / name)} for name in ("one", "two")]
+    hosts = [labelling.start(*words, env=place) for place in places]
+    said = [host.communicate(timeout=120)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [3, 3], said
+    assert model.most_within(1) <= 40
+    assert 380 <= len(model.asked) <= 400
+
+
+def test_limits_are_for_calls_that_are_remembered(labelling: Workspace) -> None:
+    (labelling.root / "direct.py").write_text("async def label(record):\n    return record\n")
+    words = [word.replace("labelling:", "direct:") for word in job("label", "--rate", "5/s")]
+    assert "limited nothing" in labelling.succeed(*words).err
