@@ -27,7 +27,9 @@ from ledgerbeam.errors import FunctionError
 
 Call = Callable[..., Awaitable[Any]]
 
-_FIRST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # in seconds: each pause is twice as long as the one before
+_FIRST_WAIT = 0.1  # of a refused call, in seconds: each wait is twice as long as the one before
+_DOWN = 10  # refused calls without a success, after which the service counts as down
+_FIRST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # while the service is down, in seconds: each pause is twice as long
 _WORTH_WORDS = 4.0  # shortest pause that is logged, in seconds
 _LOOK_SECONDS = 1.0  # longest time between two checks whether a call may start
 
@@ -35,11 +37,13 @@ _log = library_logger(__name__)
 
 
 class Unavailable(Exception):  # noqa: N818 - like `Drop` and `Reject`, it is not a mistake of the function
-    """Raised by a call of `remember`: the service cannot answer now. All calls wait, then this call is made again.
+    """Raised by a call of `remember`: the service cannot answer now. The call is made again after a time.
+
+    If many calls are refused, and none succeeds meanwhile, all calls of the worker wait.
 
     Args:
         reason: The answer of the service, or the error of the connection.
-        retry_after: Time until the next call, in seconds. By default it grows from one second to a minute.
+        retry_after: Time until the next call, in seconds. By default it grows from 0.1 seconds to a minute.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
@@ -61,9 +65,10 @@ class Limits(Protocol):
 
 
 class Gate:
-    """Admission of the calls of a process: in order, within limits, and not while the service is unavailable.
+    """Admission of the calls of a process: in order, within limits, and not while the service is down.
 
-    After a pause one call tries the service, and the others start once it has answered.
+    A call that is refused is made again after a time. If no call has succeeded for many that were refused, the service
+    is down: all calls pause, then one call tries the service, and the others start once it has answered.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -71,7 +76,7 @@ class Gate:
         self._turn = asyncio.Lock()
         self._ended = asyncio.Event()  # set at the end of each call
         self._calls = 0  # in progress
-        self._is_down = False
+        self._refused = 0  # calls since the last success
         self._is_tried = False  # whether one call tries the service after a pause
         self._pause = 0.0  # length of the last pause that the service did not set
         self._paused = 0.0  # time of the beginning of the last pause
@@ -79,32 +84,42 @@ class Gate:
         self._warned = -math.inf
 
     async def call(self, ask: Callable[[], Awaitable[bytes]], tokens: int | None) -> bytes:
-        """Return the answer of a call, once it may start. While the service is unavailable, call again."""
+        """Return the answer of a call, once it may start. If the service refuses it, call again."""
+        wait = _FIRST_WAIT
         while True:
             with waiting():
                 await self._admitted(tokens)
             began, tries = time.monotonic(), self._is_down
-            self._is_tried = tries
-            self._calls += 1
+            self._is_tried, self._calls = self._is_tried or tries, self._calls + 1
             try:
                 answer = await ask()
-                if self._is_down and began >= self._paused:
+                if began >= self._paused:
                     self._resume()
                 return answer
             except Unavailable as error:
                 if self.limits is not None:
                     self.limits.give_back(tokens)
-                self._begin_pause(error, began)
+                refused = error
             finally:
                 self._calls -= 1
                 self._is_tried = self._is_tried and not tries
                 self._ended.set()
+            self._refused += 1
+            if self._is_down:
+                self._begin_pause(refused, began)
+            with waiting():
+                await asyncio.sleep(wait if refused.retry_after is None else max(refused.retry_after, 0.0))
+            wait = min(2 * wait, _MOST_PAUSE)
 
     async def idle(self) -> None:
         """Wait until no call is in progress."""
         while self._calls:
             self._ended.clear()
             await self._ended.wait()
+
+    @property
+    def _is_down(self) -> bool:
+        return self._refused >= _DOWN
 
     async def _admitted(self, tokens: int | None) -> None:
         async with self._turn:
@@ -121,8 +136,7 @@ class Gate:
     def _begin_pause(self, error: Unavailable, began: float) -> None:
         now = time.monotonic()
         if began >= self._paused:  # else the call was in progress when the pause began
-            self._pause = min(2 * self._pause, _MOST_PAUSE) if self._is_down else _FIRST_PAUSE
-            self._is_down, self._paused = True, now
+            self._pause, self._paused = min(max(2 * self._pause, _FIRST_PAUSE), _MOST_PAUSE), now
         self._until = max(self._until, now + (self._pause if error.retry_after is None else error.retry_after))
         if self._until - now >= _WORTH_WORDS and now >= self._warned + _MOST_PAUSE:
             self._warned = now
@@ -132,7 +146,7 @@ class Gate:
     def _resume(self) -> None:
         if self._warned > -math.inf:
             _log.warning("the service answers again")
-        self._is_down, self._pause, self._warned = False, 0.0, -math.inf
+        self._refused, self._pause, self._warned = 0, 0.0, -math.inf
 
 
 class Waits:

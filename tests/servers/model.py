@@ -23,14 +23,18 @@ class LoopbackModel:
         asked: The requests, in order.
         times: When they came, in seconds.
         most: Largest number of requests that it worked on at once.
+        answered: The requests that it answered, with the label of each.
         is_down: Returns whether the model is down for the request of a number.
+        is_reset: Returns whether the connection of the request of a number ends without an answer.
         wait: The time to wait while it is down, in seconds.
     """
 
     def __init__(self, seconds: float) -> None:
         self.asked: list[Any] = []
         self.times: list[float] = []
+        self.answered: list[tuple[Any, float]] = []
         self.is_down: Callable[[int], bool] = lambda _: False
+        self.is_reset: Callable[[int], bool] = lambda _: False
         self.wait: float | None = None
         self.most = 0
         self.port = 0
@@ -48,8 +52,11 @@ class LoopbackModel:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A caller that was killed has sent a part of a line, or nothing.
         with closing(writer), suppress(ConnectionError, ValueError):
-            self.asked.append(json.loads(await reader.readline()))
+            request = json.loads(await reader.readline())
+            self.asked.append(request)
             self.times.append(time.monotonic())
+            if self.is_reset(len(self.asked)):
+                return
             if self.is_down(len(self.asked)):
                 writer.write(json.dumps({"down": self.wait}).encode() + b"\n")
                 return
@@ -57,7 +64,9 @@ class LoopbackModel:
             self.most = max(self.most, self._running)
             await asyncio.sleep(self._seconds)
             self._running -= 1
-            writer.write(json.dumps({"label": random.random()}).encode() + b"\n")
+            label = random.random()
+            self.answered.append((request, label))
+            writer.write(json.dumps({"label": label}).encode() + b"\n")
             await writer.drain()
 
     def most_within(self, seconds: float) -> int:

@@ -130,11 +130,11 @@ def test_a_budget_ends_the_job_and_a_larger_one_resumes_it(labelling: Workspace,
 
 
 def test_a_service_that_is_down_pauses_the_job(labelling: Workspace, model: LoopbackModel) -> None:
-    model.is_down, model.wait = lambda number: 100 <= number < 104, 4.0
-    found = labelling.succeed(*job("label", "--record-timeout", "3", "--workers", "1", "--in-flight", "8"))
+    model.is_down, model.wait = lambda number: 100 <= number < 130, 4.0
+    found = labelling.succeed(*job("label", "--record-timeout", "3", "--workers", "1", "--in-flight", "24"))
     require_all(labelling)
     assert "the service is not available (the model is down): calls wait" in found.err
-    assert len(model.asked) == FILES * COUNT + 4
+    assert len(model.asked) == FILES * COUNT + 30
     waits = sorted(after - before for before, after in zip(model.times, model.times[1:], strict=False))
     assert waits[-1] > 3.9, "time that a record waits is not its own"
 
