@@ -1,99 +1,36 @@
-"""Answers beside a ledger: files below ``work/answers/SOURCE/``, which a worker writes and later workers load.
+"""Answers of tasks: a worker stores those to its calls in files, which later workers load.
 
-A file has the answers to calls of one task, ``START-STOP-ID.answers``. It is a sequence of blocks: a head with sizes
-and a checksum, then compressed entries, each with the key of its request, its size and its bytes. All answers that come
-while a block is written are in the next one. On a disk, a block is appended and synced; on a store each block is an
-object. A block at the end of a file that was cut off by a crash is ignored.
+All answers that come while a block is written are in the next one. On a disk, a block is appended and synced; on a
+store each block is an object.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-import re
-import struct
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam._base.lazy import asyncio
-from ledgerbeam._base.process import library_logger
 from ledgerbeam.answers import in_job
 from ledgerbeam.errors import FunctionError, LedgerbeamError, StorageError
-from ledgerbeam.io.storage.files import delete, read_bytes
-from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local
-from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace, block_of, entries_of, overlaps
+from ledgerbeam.ledger.answer_index import AnswerIndex, index_of
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.opening import sidecar_folder
 
-_log = library_logger(__name__)
-
-_HEAD = struct.Struct("<8sII")  # a checksum of what follows; bytes of the compressed entries, and of the entries
-_SIZES = struct.Struct("<II")
-_ENTRY = struct.Struct("<16sI")  # key and bytes of an answer
-_ENDING = ".answers"
-# ID of the source, if its folder is in the name; first record of the task, and one past its last
-_NAME = re.compile(r"(?:([0-9a-f]{32})/)?(\d+)-(\d+)-[^/]+\.answers")
 _SECONDS = 0.01  # shortest time between the starts of two blocks
 _MOST_OPEN = 64  # files that stay open for more blocks
-
-
-@dataclass(frozen=True)
-class AnswersPlace:
-    """The answers of a job, beside its ledger, by source."""
-
-    ledger: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def folder(self) -> str:
-        """URL of the folder of all answers."""
-        return f"{self.ledger}/work/answers"
-
-    def files(self) -> dict[bytes, list[str]]:
-        """Return the URLs of the files of each source, by its ID."""
-        found: dict[bytes, list[str]] = {}
-        for page in list_files(self.folder, dict(self.options)):
-            for name in page.names:
-                if (named := _NAME.fullmatch(name)) and named[1]:
-                    found.setdefault(bytes.fromhex(named[1]), []).append(f"{self.folder}/{name}")
-        return found
-
-    def entries(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-        """Yield source, key, answer and the stored bytes of its file, which are 0 for all but its first answer."""
-        for source, urls in sorted(self.files().items()):
-            for url in sorted(urls):
-                data = read_bytes(url, dict(self.options))
-                size = len(data)
-                for key, answer in entries_of(data, url):
-                    yield source, key, answer, size
-                    size = 0
-
-    def forget(self, sources: Mapping[bytes, Sequence[str]]) -> int:
-        """Delete the files of sources, and return their number."""
-        for urls in sources.values():
-            for url in urls:
-                delete(url, dict(self.options))
-        return sum(map(len, sources.values()))
-
-    def forget_complete(self, store: LedgerStore) -> int:
-        """Delete the answers of the sources that are complete, and return the number of files."""
-        files = self.files()
-        ids = sorted(files)
-        complete = [source for source, is_done in zip(ids, store.completed_mask(ids), strict=True) if is_done]
-        return self.forget({source: files[source] for source in complete})
-
 
 _asking: ContextVar[frozenset[bytes]] = ContextVar("ledgerbeam.ledger.asking", default=frozenset())
 _place: ContextVar[AnswersPlace | None] = ContextVar("ledgerbeam.ledger.answers", default=None)
@@ -101,17 +38,18 @@ _place: ContextVar[AnswersPlace | None] = ContextVar("ledgerbeam.ledger.answers"
 
 def sampled_place(ledger: str) -> AnswersPlace:
     """Return the place, on this host, of the answers to sampled records. They come before the ledger exists."""
-    return AnswersPlace(sidecar_folder(f"answers://{canonical_url(ledger)}"))
+    return AnswersPlace.of(sidecar_folder(f"answers://{canonical_url(ledger)}"), None, {})
 
 
-def adopt_sampled(ledger: str, options: Mapping[str, Any]) -> None:
-    """Move the answers of `sampled_place` beside the ledger."""
-    sampled, folder = sampled_place(ledger), AnswersPlace(ledger).folder
-    files = sampled.files()
-    for url in chain.from_iterable(files.values()):
-        source, name = url.split("/")[-2:]
-        publish_bytes(f"{folder}/{source}/{name}", read_bytes(url), dict(options))
-    sampled.forget(files)
+def adopt(place: AnswersPlace, ledger: str) -> None:
+    """Move the answers of `sampled_place` to the place of a job; also those beside its ledger, if others are kept."""
+    sampled, beside = sampled_place(ledger), AnswersPlace.of(ledger, None, place.options)
+    for other in (sampled, beside) if place.is_kept else (sampled,):
+        files = {name: size for name, size in other.files().items() if other is sampled or other.is_idle(name)}
+        for name, data in other.contents(files):
+            if data is not None:
+                publish_bytes(f"{place.folder}/{name}", data, dict(place.options))
+        other.forget(files)
 
 
 @contextmanager
@@ -155,9 +93,10 @@ class TaskAnswers:
 
     def __init__(self, place: AnswersPlace, source: bytes, start: int, stop: int) -> None:
         self._place = place
-        self._folder = f"{place.folder}/{source.hex()}"
+        self._source = source.hex()
         self._span = start, stop
-        self._file = _TaskFile(place, f"{self._folder}/{start:010d}-{stop:010d}-")
+        self._file = _TaskFile(place, f"{place.folder}/{self._source}/{start:010d}-{stop:010d}-")
+        self._index: AnswerIndex | None = index_of(place) if place.is_kept else None
         self._loading: asyncio.Task[dict[bytes, bytes]] | None = None
         self._asked: dict[bytes, asyncio.Future[None]] = {}
         self.failure: LedgerbeamError | None = None
@@ -177,6 +116,8 @@ class TaskAnswers:
             token = _asking.set(_asking.get() | {key})
             stored: Future[None] | None = None
             try:
+                if self._index is not None and (kept := await self._index.find(key)) is not None:
+                    return kept
                 answer = await call()
                 stored = _writer().store(self._file, key, answer)
                 stored.add_done_callback(lambda done: loop.call_soon_threadsafe(self._keep, key, answer, done))
@@ -204,54 +145,17 @@ class TaskAnswers:
         return await asyncio.shield(self._loading)
 
     def _load(self) -> dict[bytes, bytes]:
-        start, stop = self._span
-        names = [
-            name
-            for page in list_files(self._folder, dict(self._place.options))
-            for name in page.names
-            if (named := _NAME.fullmatch(name)) and int(named[2]) < stop and start < int(named[3])
-        ]
-        found: dict[bytes, bytes] = {}
-        for name in sorted(names):
-            url = f"{self._folder}/{name}"
-            found.update(entries_of(read_bytes(url, dict(self._place.options)), url))
-        return found
-
-
-def _codec() -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - every run imports this module
-
-    return pa.Codec("zstd")
-
-
-def _block_of(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
-    plain = b"".join(_ENTRY.pack(key, len(answer)) + answer for key, answer in entries)
-    data = _codec().compress(plain, asbytes=True)
-    sizes = _SIZES.pack(len(data), len(plain))
-    return _checksum(sizes + data) + sizes + data
-
-
-def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=8).digest()
-
-
-def entries_of(data: bytes, url: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and answers of a file. A damaged block is reported, and its calls are made again."""
-    at = 0
-    while at + _HEAD.size <= len(data):
-        checksum, size, plain_size = _HEAD.unpack_from(data, at)
-        stop = at + _HEAD.size + size
-        block = data[at + _HEAD.size : stop]
-        if _checksum(data[at + len(checksum) : stop]) != checksum:
-            if stop < len(data):  # else cut off by a crash, before anyone saw the answers
-                _log.warning("%s: damaged at byte %s; the calls whose answers were there are made again", url, at)
-            return
-        plain, place = _codec().decompress(block, plain_size, asbytes=True), 0
-        while place < len(plain):
-            key, length = _ENTRY.unpack_from(plain, place)
-            place += _ENTRY.size + length
-            yield key, plain[place - length : place]
-        at += _HEAD.size + size
+        while True:
+            files = self._place.files(self._source)
+            chosen = {name: size for name, size in files.items() if overlaps(name, *self._span)}
+            contents = dict(self._place.contents(chosen))
+            if self._index is not None:  # last: of files that are packed meanwhile, it has the packed one
+                self._index.update()
+            if None not in contents.values():
+                found: dict[bytes, bytes] = {}
+                for name, data in contents.items():
+                    found.update(entries_of(data or b"", f"{self._place.folder}/{name}"))
+                return found
 
 
 class AnswerWriter:
@@ -280,7 +184,7 @@ class AnswerWriter:
             for file, some in waiting.items():
                 error: LedgerbeamError | None = None
                 try:
-                    self._write(file, _block_of([(key, answer) for key, answer, _ in some]))
+                    self._write(file, block_of([(key, answer) for key, answer, _ in some]))
                 except LedgerbeamError as failed:
                     error = failed
                 for _, _, done in some:
@@ -290,7 +194,7 @@ class AnswerWriter:
 
     def _write(self, file: _TaskFile, block: bytes) -> None:
         if not is_local(file.beginning):
-            publish_bytes(f"{file.beginning}{uuid.uuid4().hex}{_ENDING}", block, dict(file.place.options))
+            publish_bytes(f"{file.beginning}{uuid.uuid4().hex}{ENDING}", block, dict(file.place.options))
             return
         try:
             descriptor = self._open.pop(file, None)
@@ -298,7 +202,7 @@ class AnswerWriter:
                 os.close(descriptor)
                 descriptor = None
             if descriptor is None:
-                descriptor = _created(f"{file.beginning}{uuid.uuid4().hex}{_ENDING}")
+                descriptor = _created(f"{file.beginning}{uuid.uuid4().hex}{ENDING}")
             self._open[file] = descriptor
             if len(self._open) > _MOST_OPEN:
                 os.close(self._open.popitem(last=False)[1])
@@ -310,10 +214,17 @@ class AnswerWriter:
             raise StorageError(f"{file.beginning}: an answer cannot be stored ({error}); run again") from error
 
 
-def _created(path: str) -> int:
+def _created(path: str, tries: int = 9) -> int:
+    """Create a file and lock it. While it is locked, its answers are not packed."""
     folder = os.path.dirname(path)
-    make_folders(folder)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        make_folders(folder)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:  # another process has removed the empty folder
+        if not tries:
+            raise
+        return _created(path, tries - 1)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
     sync_folder(folder)
     return descriptor
 

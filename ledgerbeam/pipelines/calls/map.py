@@ -98,6 +98,11 @@ class FunctionOptions(TypedDict, total=False):
         "of an async function: most records for which each worker calls it at once",
         Option(FUNCTION, "N", unset="32"),
     ]
+    answers: Annotated[
+        Place | None,
+        "of an async function: folder that keeps the answers of ledgerbeam.remember for other runs and jobs",
+        Option(FUNCTION, "URL", unset="answers are deleted when their source is complete"),
+    ]
     sample: Annotated[
         int | None,
         "call the function with N records from all sources, in this process; report the results, write nothing",
@@ -235,6 +240,8 @@ def _check_async(values: Values, are_async: Sequence[bool]) -> None:
     """Raise `UsageError` for options that do not fit the kinds of the functions."""
     if values.in_flight is not None and not any(are_async):
         raise UsageError("--in-flight is for async functions, and there is none; leave it out, or use `async def`")
+    if values.answers is not None and not any(are_async):
+        raise UsageError("--answers is for async functions, and there is none; leave it out, or use `async def`")
     if values.in_flight is not None and values.in_flight < 1:
         raise UsageError(f"--in-flight: expected at least 1 record, found {values.in_flight}")
     if any(are_async) and values.audit not in (None, "off", False):

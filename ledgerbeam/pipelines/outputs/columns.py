@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.answer_files import AnswersPlace
 from ledgerbeam.ledger.answers import answers_beside, sampled_place
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
@@ -122,6 +124,8 @@ class ColumnJob(Protocol):
     def ledger(self) -> str: ...
     @property
     def calls_are_async(self) -> bool: ...
+    @property
+    def answers(self) -> str | None: ...
     def sources(self) -> JobSources: ...
     def pages(self) -> Iterator[Page]: ...
     def trial_work(self) -> MapRecords: ...
@@ -183,8 +187,11 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     sampled = list(sampled_records(opened, pages, most, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []
+    place = sampled_place(job.ledger)
+    if job.answers is not None:
+        place = AnswersPlace.of(job.ledger, job.answers, job.storage_options, run=uuid.uuid4().hex)
     try:
-        with answers_beside(sampled_place(job.ledger)) if job.calls_are_async else nullcontext():
+        with answers_beside(place) if job.calls_are_async else nullcontext():
             for run in try_function(job.trial_work(), sampled, lambda _: None):
                 for route, records in run.results.items():
                     datasets[route] += records
