@@ -77,6 +77,7 @@ class LedgerOptions(PipelineOptions):
         parser.add_argument("--existing", help="for shards of other jobs in the output folder: replace or keep")
         parser.add_argument("--workers", type=int, help="number of worker processes of the local runner")
         parser.add_argument("--audit", help="share of the finished tasks to run again and compare, such as 5%%, or off")
+        parser.add_argument("--answers", help="folder that keeps the answers of ledgerbeam.remember for other jobs")
         parser.add_argument("--flush_interval", type=float, default=1.0, help="seconds between commits to the ledger")
 
 
@@ -141,7 +142,7 @@ class LedgerRunner(PipelineRunner):
 def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -> dict[str, Any]:
     """Return the options given to the runner. Options that were not given come from the options of the pipeline."""
     found: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
-    for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit"):
+    for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit", "answers"):
         found.setdefault(option, getattr(asked, option))
     found.setdefault("name", name)
     return found

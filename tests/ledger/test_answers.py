@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 import ledgerbeam
 from ledgerbeam.answers import answering, in_job
 from ledgerbeam.errors import FunctionError, StorageError
-from ledgerbeam.ledger.answers import AnswersPlace, TaskAnswers, entries_of
+from ledgerbeam.ledger.answer_files import AnswersPlace, entries_of
+from ledgerbeam.ledger.answers import TaskAnswers
+from tests.servers.s3 import S3Server
 
 SOURCE = bytes(range(16))
 
 
 def answers(folder: Path | str, start: int = 0, stop: int = 10) -> TaskAnswers:
-    return TaskAnswers(AnswersPlace(str(folder)), SOURCE, start, stop)
+    return TaskAnswers(AnswersPlace.of(str(folder), None, {}), SOURCE, start, stop)
 
 
 class Model:
@@ -54,6 +56,43 @@ def test_a_stored_answer_is_used_again_by_any_later_task_with_its_records(tmp_pa
     assert len(model.asked) == 2
     remembered(answers(tmp_path, 10, 20), "x", call=model)
     assert len(model.asked) == 3, "another task"
+
+
+def check_first_counts(folder: str, options: Any = None) -> None:
+    model = Model()
+    one, other = (TaskAnswers(AnswersPlace(folder, options or {}), SOURCE, 0, 10) for _ in range(2))
+    for host, request in ((one, "a"), (other, "b")):
+        remembered(host, request, call=model)
+    first = remembered(one, "x", "y", call=model)
+    assert remembered(other, "y", "z", "x", call=model)[::2] == first[::-1]
+    assert remembered(one, "z", "b", call=model)[0]["number"] != len(model.asked)
+    again = TaskAnswers(AnswersPlace(folder, options or {}), SOURCE, 0, 10)
+    asked = len(model.asked)
+    assert remembered(again, "x", "y", call=model) == first
+    assert len(model.asked) == asked
+
+
+def test_the_first_answer_counts_for_all_that_work_on_a_task(tmp_path: Path) -> None:
+    check_first_counts(str(tmp_path))
+
+
+@pytest.mark.s3
+def test_the_first_answer_counts_for_all_hosts(s3: S3Server) -> None:
+    check_first_counts(s3.place(), s3.options)
+
+
+def test_a_block_that_a_crash_cut_off_is_replaced(tmp_path: Path) -> None:
+    model, before = Model(), answers(tmp_path)
+    first = remembered(before, "x", call=model)
+    (log,) = tmp_path.rglob("*.answers")
+    whole = log.read_bytes()
+    remembered(before, "y", call=model)
+    log.write_bytes(log.read_bytes()[:-1])
+    assert remembered(answers(tmp_path), "z", "x", call=model)[1:] == first
+    assert log.read_bytes().startswith(whole)
+    asked = len(model.asked)
+    assert remembered(answers(tmp_path), "x", "z", call=model)[:1] == first
+    assert len(model.asked) == asked
 
 
 def test_equal_requests_at_once_are_one_call(tmp_path: Path) -> None:
@@ -110,7 +149,9 @@ def test_what_is_not_json_or_not_async_is_refused(tmp_path: Path) -> None:
         remembered(None, 1, call=objects)
 
 
-def test_a_file_that_is_cut_off_has_the_answers_before_the_cut(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_has_the_answers_before_the_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Model()
     for number in range(3):
         remembered(answers(tmp_path), number, call=model)
@@ -120,7 +161,7 @@ def test_a_file_that_is_cut_off_has_the_answers_before_the_cut(tmp_path: Path) -
     for size in range(len(whole)):
         found = [json.loads(answer)["number"] for _, answer in entries_of(whole[:size], "x")]
         assert found == [1, 2, 3][: len(found)]
-    assert found == [1, 2]
+    assert (found, caplog.text) == ([1, 2], "")
 
 
 def test_damage_is_reported_and_its_calls_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,7 +187,7 @@ def test_an_answer_that_cannot_be_stored_is_not_used(tmp_path: Path) -> None:
 
 def test_answers_of_sources_are_forgotten(tmp_path: Path) -> None:
     remembered(answers(tmp_path), 1, 2, call=Model())
-    stored = AnswersPlace(str(tmp_path))
+    stored = AnswersPlace.of(str(tmp_path), None, {})
     assert [source for source, *_ in stored.entries()] == [SOURCE] * 2
     assert stored.forget(stored.files()) == 1
     assert [*stored.entries()] == []

@@ -19,7 +19,7 @@ MARKS_FOLDER = "_ledgerbeam"  # subfolder of an output with the marks of its led
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """The places that a job writes to: its output folder, and the folder of its ledger.
+    """The places that a job writes to: its output folder, and the folders of its ledger and of answers that it keeps.
 
     `form` is a regular expression that matches the endings of the names of outputs. The default matches nothing.
     """
@@ -27,12 +27,13 @@ class OwnFiles:
     output: str | None = None
     form: str = r"(?!)"
     ledger: str | None = None
+    answers: str | None = None
 
 
 class Sieve:
     """Removes the files that a job writes from the pages of a listing, and counts them in `left_out`.
 
-    If the output folder, or the folder of the ledger, is below the path before the first wildcard of a pattern, all of
+    If the output folder, or another of these folders, is below the path before the first wildcard of a pattern, all of
     it is left out. If the sources are in or below the output folder, only files that look like outputs of the job are
     left out. Folders of marks, and of rejected records unless a pattern names one, are left out too.
 
@@ -48,7 +49,7 @@ class Sieve:
         whole: list[str] = []
         mixed: list[str] = []
         for base in map(fixed_part, patterns):
-            for folder, is_output in ((own.output, True), (own.ledger, False)):
+            for folder, is_output in ((own.output, True), (own.ledger, False), (own.answers, False)):
                 below = None if folder is None else _below(folder, base)
                 if below:
                     whole.append(f"{base.rstrip('/')}/{below}/")

@@ -42,10 +42,11 @@ _URLS = {
     "tokenizer": "a tokenizer",
     "watch_file": "a watched file",
     "profile": "a profile",
+    "answers": "a folder of answers",
 }
 """Options that are URLs, and the role of each in messages."""
 
-_ROOTS = ("output", "index_root", "ledger", "against")
+_ROOTS = ("output", "index_root", "ledger", "against", "answers")
 
 _refused: str | None = None
 

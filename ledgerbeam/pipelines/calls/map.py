@@ -111,6 +111,11 @@ class FunctionOptions(TypedDict, total=False):
         "run ends, and the same command with a larger budget resumes it",
         Option(FUNCTION, "N[tokens]", unset="no limit", repeats=True),
     ]
+    answers: Annotated[
+        Place | None,
+        "of an async function: folder that keeps the answers of ledgerbeam.remember for other runs and jobs",
+        Option(FUNCTION, "URL", unset="answers are deleted when their source is complete"),
+    ]
     sample: Annotated[
         int | None,
         "call the function with N records from all sources, in this process; report the results, write nothing",
@@ -248,7 +253,12 @@ def map(  # noqa: A001 - as the command is called
 
 def _check_async(values: Values, are_async: Sequence[bool]) -> None:
     """Raise `UsageError` for options that do not fit the kinds of the functions."""
-    for option, given in (("in-flight", values.in_flight), ("rate", values.rate), ("budget", values.budget)):
+    for option, given in (
+        ("in-flight", values.in_flight),
+        ("rate", values.rate),
+        ("budget", values.budget),
+        ("answers", values.answers),
+    ):
         if given is not None and not any(are_async):
             raise UsageError(f"--{option} is for async functions, and there is none; leave it out, or use `async def`")
     parse_limits(_listed(values.rate), _listed(values.budget))

@@ -412,6 +412,11 @@ class PipelineRunOptions(TypedDict, total=False):
     storage_options: Annotated[
         Mapping[str, Any] | None, "options for fsspec, passed on unchanged", Option(PYTHON, "JSON")
     ]
+    answers: Annotated[
+        Place | None,
+        "folder that keeps the answers of ledgerbeam.remember for other runs and jobs",
+        Option(PYTHON, unset="answers are deleted when their source is complete"),
+    ]
     flush_interval: Annotated[
         float | None,
         "longest time that a completed task waits for its commit, in seconds",

@@ -46,7 +46,7 @@ RUN_OPTIONS = (
 # Parameters with paths or URLs.
 _PATHS = (
     *("sources_from", "output", "ledger", "index_root", "base", "schema", "watch_file", "batch_schema", "against"),
-    "with_",
+    *("with_", "answers"),
 )
 
 WITH = "with_from"  # steps whose outputs are columns beside the sources, as ``with_`` names folders

@@ -25,8 +25,10 @@ from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.listing.nested_folders import RouteFolders
 from ledgerbeam.io.storage.files import refuse_links
 from ledgerbeam.io.storage.objects import list_files
+from ledgerbeam.io.storage.publish import require_atomic
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.answer_files import KEPT
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
@@ -65,6 +67,8 @@ def open_job(
     output = job.output if job.output is not None and is_local(job.output) else None
     if output is not None:
         _require_writable(output)
+    if job.answers is not None:
+        _check_answers(job, job.answers)
     for root in job.places().get("--index-root", ()):
         if not is_local(root):  # without the bucket every task would fail
             next(list_files(f"{root}/{MARKS_FOLDER}", job.storage_options), None)
@@ -101,17 +105,33 @@ def open_if_there(job: JobSpec, *, read_only: bool = False) -> LedgerStore | Non
         return None
 
 
-def _require_writable(folder: str) -> None:
-    """Raise an error for an output folder that is a file or cannot be created, before any work; create nothing yet."""
+def _check_answers(job: JobSpec, folder: str) -> None:
+    """Raise an error for a folder in which answers cannot be kept, before any call."""
+    for option, other in (("--output", job.output), ("--ledger", job.ledger)):
+        one, two = (f"{os.path.realpath(url) if is_local(url) else url}/" for url in (folder, other or folder))
+        if other is not None and (one.startswith(two) or two.startswith(one)):
+            raise UsageError(
+                f"--answers {folder}: expected a folder apart from {option} {other}, because other jobs use it, too; "
+                "give another folder"
+            )
+    if is_local(folder):
+        _require_writable(folder, "--answers")
+    else:
+        require_atomic(folder)
+        next(list_files(f"{folder}/{KEPT}", job.storage_options), None)  # without the bucket every task would fail
+
+
+def _require_writable(folder: str, option: str = "--output") -> None:
+    """Raise an error for a folder that is a file or cannot be created, before any work; create nothing yet."""
     found = nearest_above(folder)
     if not os.path.isdir(found):
         if found == folder:
-            raise UsageError(f"{folder}: expected a folder for outputs, found a file; give another --output")
-        raise StorageError(f"{folder}: cannot be created: {os.strerror(errno.ENOTDIR)}; give another --output")
+            raise UsageError(f"{folder}: expected a folder, found a file; give another {option}")
+        raise StorageError(f"{folder}: cannot be created: {os.strerror(errno.ENOTDIR)}; give another {option}")
     if not os.access(found, os.W_OK | os.X_OK):
         if found == folder:
-            raise StorageError(f"{folder}: no permission to write; change its mode or give another --output")
-        raise StorageError(f"{folder}: cannot be created: no permission to write in {found}; give another --output")
+            raise StorageError(f"{folder}: no permission to write; change its mode or give another {option}")
+        raise StorageError(f"{folder}: cannot be created: no permission to write in {found}; give another {option}")
 
 
 def _make(folder: str) -> None:

@@ -119,6 +119,8 @@ class JobSpec(ABC):
     audit: str = ""  # share of the finished tasks to audit, see `parse_audit`; not part of the job's identity
     # URL of the file for the profiles of the workers; None for no profiles. Only on the local runner.
     profile: str | None = None
+    # URL of the folder that keeps answers of calls for other jobs; None to delete them with their source.
+    answers: str | None = None
     run: str = ""  # ID of the run, once it has started
     run_dir: str | None = None  # folder of the running local job; None on other runners
     import_path: tuple[str, ...] = ()  # module folders of the program that called the job; empty for a command
@@ -321,7 +323,7 @@ class JobSpec(ABC):
         return self.listing().pages(left_out)
 
     def _own_files(self) -> OwnFiles:
-        return OwnFiles(self.output, self.shard_form, self.ledger or None)
+        return OwnFiles(self.output, self.shard_form, self.ledger or None, self.answers)
 
     def places(self) -> dict[str, list[str]]:
         """Return the URLs that workers must reach, by their names in messages."""
@@ -329,6 +331,7 @@ class JobSpec(ABC):
             "--ledger": [self.ledger],
             **self.sources().places(),
             "--output": [] if self.output is None else [self.output],
+            "--answers": [] if self.answers is None else [self.answers],
         }
 
     def schemes(self) -> list[str]:

@@ -118,6 +118,7 @@ class CostShape:
         files = job.sources()
         places = job.places()
         places_of = {"outputs": places.pop("--output", []), "ledger": places.pop("--ledger", [])}
+        places.pop("--answers", None)
         places_of["sources"] = [url for urls in places.values() for url in urls]
         on_stores = {name for name, urls in places_of.items() if not all(map(is_local, urls))}
         is_sized = isinstance(files, ListedFiles) and files.task_records is None

@@ -56,6 +56,7 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
     ``folder``: working folder.
     ``token``: random ID of the run, also unique among copies of the ledger.
     ``output``: URL of the output folder, which `OutputOwner` has accepted.
+    ``answers``: URL of the folder that keeps answers of calls.
     ``steps``: labels of the steps of a pipeline.
 
     `words` is the command line after ``ledgerbeam``; None if Python called.
@@ -67,6 +68,8 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
     info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
     if spec.output is not None:
         info["output"] = without_secrets(spec.output)
+    if spec.answers is not None:
+        info["answers"] = without_secrets(spec.answers)
     if labels := spec.labels():
         info["steps"] = [without_secrets(label) for label in labels]
     if command and sum(map(len, command)) <= LONGEST_COMMAND:

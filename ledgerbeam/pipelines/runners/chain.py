@@ -48,6 +48,7 @@ def ledger_handle(spec: JobSpec) -> LedgerHandle:
         spec.flush_entries,
         spec.run_dir,
         spec.storage_options,
+        spec.answers,
         spec.run,
         recorded_modules(job.parameters),
     )

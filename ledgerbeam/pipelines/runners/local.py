@@ -18,6 +18,8 @@ from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.answer_files import AnswersPlace
+from ledgerbeam.ledger.answer_index import AnswerIndex
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import SetUps, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
@@ -110,6 +112,8 @@ class LocalRunner:
         self._next_time = time.monotonic() + TIME_SECONDS
         self.records = RecordCounts()
         self._audit: RunAudit | None = None
+        place = AnswersPlace.of(spec.ledger, spec.answers, spec.storage_options)
+        self._answers = AnswerIndex(place) if place.is_kept else None
 
     def run(self, listed: JobListing) -> None:
         """Run the open sources of a listing, in waves, so that memory does not grow with the number of sources.
@@ -156,6 +160,8 @@ class LocalRunner:
             self._check_rejects()  # after changed sources have subtracted their former totals
             self._in_work = wave
             self._prepare_audit(listed)
+            if self._answers is not None:
+                self._answers.update()
             left += self._run_wave(wave, listed)
             if self._audit is not None and not self._audit.is_bounded:
                 self._audit.settle(wave, self._set_ups.longest)  # sources of a wave are not kept

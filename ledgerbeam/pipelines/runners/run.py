@@ -12,7 +12,8 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
-from ledgerbeam.ledger.answers import AnswersPlace, adopt_sampled
+from ledgerbeam.ledger.answer_files import AnswersPlace
+from ledgerbeam.ledger.answers import adopt
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import OnJobChange
@@ -193,8 +194,11 @@ def run_job(
     if asked is not None:
         info["only"] = dict(asked)
     run = store.begin_run(info)
-    if spec.calls_are_async:
-        adopt_sampled(store.url, spec.storage_options)
+    answers = AnswersPlace.of(store.url, spec.answers, spec.storage_options) if spec.calls_are_async else None
+    if answers is not None:
+        adopt(answers, store.url)
+        if not answers.is_kept and last is not None and (earlier := last["info"].get("answers")):
+            reporter.warn(f"the last run has kept answers at {earlier}; to use them, give --answers {earlier}")
     listed = JobListing(spec, store, pages, run, only=only)
     complete_before = store.completed_count()
     if not is_local:
@@ -216,8 +220,8 @@ def run_job(
                 try:
                     runner.run(listed)
                     fault_point("run.worked")
-                    if spec.calls_are_async:
-                        AnswersPlace(store.url, spec.storage_options).forget_complete(store)
+                    if answers is not None:
+                        answers.tidy(store.completed_mask)
                     submitted = runner.submitted
                     if not is_local and not submitted:
                         _audit(launched_job(spec, run, reporter), store, before, folder, reporter)

@@ -58,6 +58,7 @@ class LedgerHandle:
     # watches its workers itself.
     run_dir: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
+    answers: str | None = None  # URL of the folder that keeps answers of calls; None to delete them with their source
     # ID of the run, from `begin_run` of a remote ledger. Empty for the newest run, which costs one request per commit.
     run: str = ""
     # Hashes of the modules of user code at the start of the job, by module name

@@ -18,7 +18,8 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.answers import in_job
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.answers import AnswersPlace, answers_beside
+from ledgerbeam.ledger.answer_files import AnswersPlace
+from ledgerbeam.ledger.answers import answers_beside
 from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.reports import timed
@@ -282,8 +283,11 @@ def _guarded(
 
 
 def beside(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
-    """Keep the answers of calls in the body beside the ledger."""
-    return nullcontext() if ledger is None else answers_beside(AnswersPlace(ledger.url, ledger.storage_options))
+    """Store the answers of calls in the body: beside the ledger, or where the job keeps them."""
+    if ledger is None:
+        return nullcontext()
+    of_run = {"run": f"{ledger.url}#{ledger.run}", "is_indexed": ledger.run_dir is not None}
+    return answers_beside(AnswersPlace.of(ledger.url, ledger.answers, ledger.storage_options, **of_run))
 
 
 def _with_read(results: list[TaskResult], task: Task) -> list[TaskResult]:

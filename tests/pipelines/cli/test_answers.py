@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 from tests.servers.model import LoopbackModel, loopback_model
+from tests.servers.s3 import S3Server
 
 COUNT, FILES, IN_FLIGHT = 120, 4, 4
 
@@ -94,6 +95,106 @@ def test_a_function_without_async_is_told_to_be_async(labelling: Workspace) -> N
     assert "write the function with `async def`" in done.err
 
 
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow])])
+def kept(request: pytest.FixtureRequest, labelling: Workspace) -> tuple[Workspace, str]:
+    """A workspace, and a URL for answers."""
+    if request.param == "local":
+        return labelling, "kept"
+    server: S3Server = request.getfixturevalue("s3")
+    return replace(labelling, env={**labelling.env, **server.env}), f"{server.place()}/kept"
+
+
+def edit(workspace: Workspace, model: LoopbackModel, old: str, new: str) -> None:
+    """Edit the function, and forget what was asked."""
+    text = (workspace.root / "labelling.py").read_text()
+    assert old in text
+    (workspace.root / "labelling.py").write_text(text.replace(old, new))
+    model.asked.clear()
+
+
+def another(number: int, *more: str) -> list[str]:
+    """Return the job as another one, with an own ledger and output."""
+    return [f"{word}{number}" if word in {"L", "out"} else word for word in job(*more)]
+
+
+def test_kept_answers_are_used_by_other_jobs(kept: tuple[Workspace, str], model: LoopbackModel) -> None:
+    workspace, url = kept
+    workspace.succeed(*job("label", "--answers", url))
+    assert len(model.asked) == FILES * COUNT
+    edit(workspace, model, '"label": answer["label"]', '"text": "", "label": [answer["label"]]')
+    done = workspace.succeed(*another(2, "label", "--answers", url))
+    assert (model.asked, "warning" in done.err) == ([], False)
+    first, second = workspace.records("out"), workspace.records("out2")
+    assert [row["label"] for row in second] == [[row["label"]] for row in first]
+    counted = workspace.succeed("ledger", "answers", "L2", "--json").json
+    assert (counted["answers"], counted["kept_at"].endswith("kept")) == (FILES * COUNT, True)
+
+    rows = [{"id": row["id"] + (10_000 if row["id"] % 100 == 50 else 0)} for row in first]
+    workspace.write("in/0.jsonl", rows[: FILES * COUNT // 2])
+    workspace.write("in/1.jsonl", rows[FILES * COUNT // 2 :])
+    for number in range(2, FILES):
+        workspace.write(f"in/{number}.jsonl", ())
+    workspace.succeed(*another(3, "labels", "--answers", url, "--batch", "7", "--task-bytes", "1K"))
+    assert sorted(request["prompt"] for request in model.asked) == [10_050, 10_150, 10_250, 10_350, 10_450]
+
+    model.asked.clear()
+    words = ("annotate", "labelling:label", "in/*.jsonl", "--output", "columns", "--answers", url)
+    workspace.succeed(*words)
+    assert model.asked == [], "also for the records that show the columns"
+    workspace.succeed("ledger", "answers", "L", "--forget")
+    workspace.succeed(*another(4, "label", "--answers", url))
+    assert len(model.asked) == FILES * COUNT
+
+
+@pytest.mark.slow
+def test_jobs_at_once_and_killed_ones_keep_answers(kept: tuple[Workspace, str], model: LoopbackModel) -> None:
+    workspace, url = kept
+    assert workspace.is_killed(3, *job("label", "--answers", url)) or len(model.asked) == FILES * COUNT
+    workspace.succeed(*another(2, "label", "--answers", url))
+    assert len({request["prompt"] for request in model.asked}) == FILES * COUNT
+    assert len(model.asked) <= FILES * COUNT + 2 * IN_FLIGHT, "only what was in flight is asked again"
+    edit(workspace, model, '"prompt": record["id"]', '"prompt": str(record["id"])')
+    both = [workspace.start(*another(number, "label", "--answers", url)) for number in (3, 4)]
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    model.asked.clear()
+    workspace.succeed(*another(5, "label", "--answers", url))
+    assert len(workspace.records("out5")) == FILES * COUNT
+    assert model.asked == []
+
+
+def test_a_job_that_begins_to_keep_answers_keeps_those_that_it_has(labelling: Workspace, model: LoopbackModel) -> None:
+    (labelling.root / "broken").touch()
+    labelling.run(*job(), status=3)
+    before = labelling.succeed("ledger", "answers", "L", "--json").json["answers"]
+    (labelling.root / "broken").unlink()
+    model.asked.clear()
+    labelling.succeed(*job("label", "--answers", "kept"))
+    assert len(model.asked) <= COUNT - before
+    done = labelling.succeed(*job())
+    assert "the last run has kept answers at" in done.err
+    assert json.loads(labelling.succeed("ledger", "answers", "L", "--json").out)["answers"] == 0
+
+
+def test_a_folder_that_cannot_keep_answers_is_refused(labelling: Workspace, model: LoopbackModel) -> None:
+    (labelling.root / "file").touch()
+    for url, said in (
+        ("out", "--answers {root}/out: expected a folder apart from --output {root}/out"),
+        ("out/answers", "expected a folder apart from --output"),
+        (".", "expected a folder apart from --output"),
+        ("L/work/answers", "expected a folder apart from --ledger {root}/L"),
+        ("file", "expected a folder, found a file; give another --answers"),
+        ("hf://datasets/a/b/c", "would be a commit"),
+        ("s3://key:secret@bucket/answers", "expected a folder of answers without credentials"),
+    ):
+        done = labelling.run(*job("label", "--answers", url))
+        assert done.status in {1, 2}
+        assert said.format(root=labelling.root) in done.err
+        assert "secret" not in done.err
+    labelling.run("map", "functions:keep", "in/*.jsonl", *job("label", "--answers", "a")[3:], err="is for async")
+    assert model.asked == []
+
+
 @pytest.mark.slow
 def test_kills_pay_again_only_for_what_was_in_flight(labelling: Workspace, model: LoopbackModel) -> None:
     kills = sum(labelling.is_killed(seconds, *job()) for seconds in (1.5, 2.0, 2.5, 3.0, 3.5))
@@ -149,6 +250,9 @@ def test_hosts_share_a_rate_and_a_budget(labelling: Workspace, model: LoopbackMo
     assert [host.returncode for host in hosts] == [3, 3], said
     assert model.most_within(1) <= 40
     assert 380 <= len(model.asked) <= 400
+    words[words.index("400")] = "600"
+    labelling.succeed(*words, env=places[0])
+    require_all(labelling)
 
 
 def test_limits_are_for_calls_that_are_remembered(labelling: Workspace) -> None:

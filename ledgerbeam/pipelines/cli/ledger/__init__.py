@@ -75,7 +75,7 @@ _ACTIONS = {
         {"--name": _value("NAME", "show only this statistic")},
     ),
     "answers": _Action(
-        "show, export or forget the answers that ledgerbeam.remember keeps for unfinished sources",
+        "show, export or forget the answers that ledgerbeam.remember keeps: for unfinished sources, or with --answers",
         "answers",
         {
             "--output": _value("FILE", "write them to a file, as JSON lines, or as Parquet if it ends with .parquet"),

@@ -3,52 +3,77 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
 
-from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.answers import AnswersPlace
+from ledgerbeam.ledger.answer_files import AnswersPlace
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count as counted
+
+_NAMES = ("source", "request", "answer")
+_AT_ONCE = 10_000  # rows of a table that are written together
 
 
 def answers(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print number and size of the stored answers; write or delete them if asked. Returns 0."""
-    stored = AnswersPlace(store.url, args.storage_options)
+    last = store.status()["last_run"] or {"info": {}}
+    stored = AnswersPlace.of(store.url, last["info"].get("answers"), args.storage_options)
     urls = {row.source_id: row.url for row in store.sources()}
     number = size = plain = 0
-    rows: list[dict[str, Any]] = []
     sources: set[bytes] = set()
-    for source, key, answer, of_file in stored.entries():
-        number, size, plain = number + 1, size + of_file, plain + len(answer)
-        sources.add(source)
-        if args.output is not None:
-            rows.append({"source": urls.get(source, ""), "request": key.hex(), "answer": orjson.loads(answer)})
-    if args.output is not None:
-        publish_bytes(args.output, _encoded(rows, args.output), args.storage_options)
-    found = {"sources": len(sources), "answers": number, "bytes": plain, "stored_bytes": size}
+    with _file(args) as write:
+        for source, key, answer, of_file in stored.entries():
+            number, size, plain = number + 1, size + of_file, plain + len(answer)
+            sources |= {source} - {b""}
+            write(urls.get(source, ""), key.hex(), answer)
+    found: dict[str, Any] = {"sources": len(sources), "answers": number, "bytes": plain, "stored_bytes": size}
+    if stored.is_kept:
+        found["kept_at"] = stored.folder
     if args.forget:
         found["forgotten"] = stored.forget(stored.files())
     if args.json:
         print_json(found)
     else:
-        of = counted(len(sources), "source")
-        print(f"{counted(number, 'answer')} of {of}, {plain:,} bytes, stored in {size:,}")
+        of, at = ("", f" at {stored.folder}") if stored.is_kept else (f" of {counted(len(sources), 'source')}", "")
+        print(f"{counted(number, 'answer')}{of}, {plain:,} bytes, stored in {size:,}{at}")
     return 0
 
 
-def _encoded(rows: list[dict[str, Any]], name: str) -> bytes:
-    if not str(name).endswith(".parquet"):
-        return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+@contextmanager
+def _file(args: argparse.Namespace) -> Iterator[Callable[[str, str, bytes], object]]:
+    """Yield a function that writes an answer to the file that is asked for: its source, its request, and its JSON."""
+    if args.output is None:
+        yield lambda *_: None
+        return
+    with publish(args.output, args.storage_options) as file:
+        if not str(args.output).endswith(".parquet"):
 
-    columns: Iterator[list[Any]] = ([row[key] for row in rows] for key in ("source", "request"))
-    texts = [orjson.dumps(row["answer"]).decode() for row in rows]
-    table = pa.table(dict(zip(("source", "request", "answer"), [*columns, texts], strict=True)))
-    data = pa.BufferOutputStream()
-    pq.write_table(table, data)
-    return data.getvalue().to_pybytes()
+            def line(source: str, request: str, answer: bytes) -> None:
+                row = {"source": source, "request": request, "answer": orjson.Fragment(answer)}
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+            yield line
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema, rows = pa.schema([(name, pa.string()) for name in _NAMES]), list[tuple[Any, ...]]()
+        with pq.ParquetWriter(file, schema) as table:
+
+            def put(*row: Any) -> None:
+                rows.append(row)
+                if len(rows) == _AT_ONCE:
+                    flush()
+
+            def flush() -> None:
+                columns = [[row[0] for row in rows], [row[1] for row in rows], [row[2].decode() for row in rows]]
+                table.write_table(pa.table(columns, schema))
+                rows.clear()
+
+            yield put
+            flush()

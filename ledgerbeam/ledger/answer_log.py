@@ -1,0 +1,188 @@
+"""The log of a task's answers, and the thread that writes the logs of a process.
+
+All processes that work on a task append to one log, so the first answer to a request counts for all of them: two hosts
+may be at work on the same task. On a disk the log is a file, ``START-STOP-log.answers``. A process locks it, reads what
+others have appended, appends a block and syncs it. On a store, block N is the object ``START-STOP-N.answers``, which
+exactly one process can create; the others read it and try the next number.
+
+All answers that come while a block is written are in the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ledgerbeam._base.disk import make_folders, sync_folder
+from ledgerbeam.errors import LedgerbeamError, StorageError
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace, block_of, blocks_of, entries_in, overlaps, plain_of
+
+_SECONDS = 0.01  # shortest time between the starts of two blocks
+_HEAD_BYTES = 16  # of a file, by which it is recognized: it has a checksum of its first block
+_AT_ONCE = 8  # logs that are written at once
+
+Entry = tuple[bytes, bytes]  # key of a request, and answer
+
+
+class TaskLog:
+    """The stored answers to calls of one task.
+
+    Args:
+        source: ID of its source, in hexadecimal.
+        start: First record of the task.
+        stop: One past the last.
+
+    Attributes:
+        known: The answers by the keys of their requests, as of the last call of `load` or `append`.
+    """
+
+    def __init__(self, place: AnswersPlace, source: str, start: int, stop: int) -> None:
+        self.known: dict[bytes, bytes] = {}
+        self._place = place
+        self._source = source
+        self._span = start, stop
+        self._beginning = f"{source}/{start:010d}-{stop:010d}-"
+        self._number = 0  # of the last block on a store
+        self._head, self._size = b"", 0  # first bytes of the file on a disk, and the number of its known bytes
+
+    def load(self) -> bool:
+        """Read the answers of all tasks that have records of this one. Return False if a file has just been packed."""
+        files = self._place.files(self._source)
+        chosen = {name: size for name, size in files.items() if overlaps(name, *self._span)}
+        for name in chosen:
+            if number := re.fullmatch(rf"{self._beginning}(\d+){ENDING}", name):
+                self._number = max(self._number, int(number[1]))
+        contents = dict(self._place.contents(chosen))
+        for name, data in contents.items():
+            self._merge(data or b"", name)
+        return None not in contents.values()
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Store answers. Of requests that another process has stored an answer to, `known` then has that answer."""
+        if is_local(self._place.folder):
+            path = f"{self._place.folder}/{self._beginning}log{ENDING}"
+            try:
+                while not self._append_to_file(path, entries):
+                    pass
+            except OSError as error:
+                raise StorageError(f"{path}: an answer cannot be stored ({error}); run again") from error
+        else:
+            self._append_objects(entries)
+
+    def _unknown(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
+        return {key: answer for key, answer in entries if key not in self.known}
+
+    def _merge(self, data: bytes, name: str) -> int:
+        """Add the answers of blocks, and return the number of bytes up to the last complete block."""
+        end = 0
+        for at, block, is_whole in blocks_of(data, f"{self._place.folder}/{name}"):
+            end = at + len(block)
+            for _, key, answer in entries_in(plain_of(block)) if is_whole else ():
+                self.known.setdefault(key, answer)
+        return end
+
+    def _append_to_file(self, path: str, entries: Sequence[Entry]) -> bool:
+        """Append to the file; return False if another process has deleted it meanwhile."""
+        folder = os.path.dirname(path)
+        make_folders(folder)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # another process has removed the empty folder
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            found = os.fstat(descriptor)
+            if not found.st_nlink:
+                return False
+            head = os.pread(descriptor, _HEAD_BYTES, 0)
+            if head != self._head:
+                self._head, self._size = head, 0
+            if found.st_size > self._size:
+                data = os.pread(descriptor, found.st_size - self._size, self._size)
+                self._size += self._merge(data, path)
+                if found.st_size > self._size:  # a crash has cut the last block off
+                    os.ftruncate(descriptor, self._size)
+            if added := self._unknown(entries):
+                block = block_of([*added.items()])
+                if os.write(descriptor, block) < len(block):
+                    raise OSError("the disk is full")
+                os.fdatasync(descriptor)
+                self._head = self._head or block[:_HEAD_BYTES]
+                self._size += len(block)
+                if not found.st_size:
+                    sync_folder(folder)
+                self.known.update(added)
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _append_objects(self, entries: Sequence[Entry]) -> None:
+        objects = ObjectFolder(self._place.folder, dict(self._place.options))
+        while added := self._unknown(entries):
+            self._number += 1
+            number = f"{self._number:06d}" if objects.exclusive else uuid.uuid4().hex
+            name = f"{self._beginning}{number}{ENDING}"
+            if objects.create_new(name, block_of([*added.items()])):
+                self.known.update(added)
+                return
+            (data,) = objects.read([name])  # of another process, or of this one if the response was lost
+            self._merge(data or b"", name)
+
+
+class AnswerWriter:
+    """Stores the answers of this process, in threads."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TaskLog, list[tuple[Entry, Future[bytes]]]] = {}
+        self._is_waiting = threading.Condition()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "ledgerbeam-answers")
+        threading.Thread(target=self._run, name="ledgerbeam-answers", daemon=True).start()
+
+    def store(self, log: TaskLog, key: bytes, answer: bytes) -> Future[bytes]:
+        """Store an answer. The future has the first stored answer to its request once it is durable, or an error."""
+        done: Future[bytes] = Future()
+        with self._is_waiting:
+            self._waiting.setdefault(log, []).append(((key, answer), done))
+            self._is_waiting.notify()
+        return done
+
+    def _run(self) -> None:
+        while True:
+            with self._is_waiting:
+                self._is_waiting.wait_for(lambda: self._waiting)
+                waiting, self._waiting = self._waiting, {}
+            began = time.monotonic()
+            if len(waiting) == 1:
+                self._write(*waiting.popitem())
+            else:
+                list(self._pool.map(self._write, waiting, waiting.values()))
+            time.sleep(max(0.0, began + _SECONDS - time.monotonic()))
+
+    def _write(self, log: TaskLog, some: Sequence[tuple[Entry, Future[bytes]]]) -> None:
+        error: LedgerbeamError | None = None
+        try:
+            log.append([entry for entry, _ in some])
+        except LedgerbeamError as failed:
+            error = failed
+        for (key, _), done in some:
+            if done.set_running_or_notify_cancel():
+                done.set_result(log.known[key]) if error is None else done.set_exception(error)
+
+
+_known: tuple[int, AnswerWriter] | None = None
+
+
+def answer_writer() -> AnswerWriter:
+    """Return the writer of this process, which the first call starts."""
+    global _known  # noqa: PLW0603 - one for the process
+    if _known is None or _known[0] != os.getpid():
+        _known = os.getpid(), AnswerWriter()
+    return _known[1]
