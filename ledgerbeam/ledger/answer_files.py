@@ -66,6 +66,7 @@ class AnswersPlace:
     is_kept: bool = False  # whether answers stay when their source is complete
     run: str = ""  # run that uses them
     ledger: str = ""  # URL of the ledger of the job
+    replays: bool = False  # whether stored answers are used only, and no call is made
     is_indexed: bool = False  # whether the launcher of the run has indexed them on this host
 
     @classmethod

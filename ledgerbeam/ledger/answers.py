@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ledgerbeam._base.lazy import asyncio
-from ledgerbeam.answers import Gate, in_job, waiting
+from ledgerbeam.answers import Gate, Limits, in_job, waiting
 from ledgerbeam.errors import BudgetSpentError, FunctionError, LedgerbeamError, StorageError
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -83,9 +83,28 @@ def meter_path(ledger: str) -> str:
     return f"{local_path(url) if is_local(url) else sidecar_folder(url)}/work/limits"
 
 
-def host_limits(limits: Sequence[Limit]) -> HostLimits | None:
+class _NoCalls:
+    """Limits without any call, for an audit; see `answers.Limits`."""
+
+    def asked(self) -> None:
+        pass
+
+    def take(self, tokens: int | None) -> float:  # noqa: ARG002 - any call is refused
+        raise NoAnswerError("ledgerbeam.remember: this request was not made when the task ran")
+
+    def give_back(self, tokens: int | None) -> None:
+        pass
+
+
+class NoAnswerError(FunctionError):
+    """An audited function made a request that has no stored answer."""
+
+
+def host_limits(limits: Sequence[Limit]) -> Limits | None:
     """Return the limits of the calls of the job of the place; None if its calls are not counted."""
     place = _place.get()
+    if place is not None and place.replays:
+        return _NoCalls()
     path = "" if place is None else meter_path(place.ledger)
     return HostLimits(Meter(path), limits) if limits or os.path.exists(path) else None
 
@@ -142,7 +161,7 @@ class TaskAnswers:
                     self._asked.pop(key)
                     asked.set_result(None)
         except LedgerbeamError as error:
-            if isinstance(error, (BudgetSpentError, StorageError)):
+            if isinstance(error, (BudgetSpentError, NoAnswerError, StorageError)):
                 self.failure = error
             raise
 

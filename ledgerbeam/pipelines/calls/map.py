@@ -264,10 +264,6 @@ def _check_async(values: Values, are_async: Sequence[bool]) -> None:
     parse_limits(_listed(values.rate), _listed(values.budget))
     if values.in_flight is not None and values.in_flight < 1:
         raise UsageError(f"--in-flight: expected at least 1 record, found {values.in_flight}")
-    if any(are_async) and values.audit not in (None, "off", False):
-        raise UsageError(
-            "--audit computes results again, and those of an async function come from elsewhere; leave it out"
-        )
     if values.record_timeout is not None and any(are_async) and not all(are_async):
         raise UsageError("--record-timeout: expected functions that are all async, or none of them; map in two steps")
 

@@ -170,10 +170,7 @@ class MapJob(ShardJob):
     def reject_limit(self) -> RejectLimit | None:
         return parse_on_error(self.on_error)
 
-    @property
-    def can_be_audited(self) -> bool:
-        """Whether the functions may be called again. A call of an async function may cost money."""
-        return not self.calls_are_async
+    can_be_audited = True
 
     @property
     def limits(self) -> tuple[Limit, ...]:

@@ -286,12 +286,14 @@ class JobSpec(ABC):
         raise UsageError(f"{self.command}: it calls no function of yours with records; there is nothing to audit")
 
     def _audited_work(self, function: Any, encoder: Any) -> AuditedWork:
-        from ledgerbeam.sources.kind import TaskLimits  # noqa: PLC0415 - few processes audit
+        from ledgerbeam.ledger.answer_files import AnswersPlace  # noqa: PLC0415 - few processes audit
+        from ledgerbeam.sources.kind import TaskLimits  # noqa: PLC0415
         from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415
 
         sources = self.sources()
         opened, limits = sources.opened(self.storage_options), TaskLimits(*sources.limits())
-        return AuditedWork(function, encoder, opened, limits, str(self.output), self.storage_options)
+        answers = AnswersPlace.of(self.ledger, self.answers, self.storage_options) if self.calls_are_async else None
+        return AuditedWork(function, encoder, opened, limits, str(self.output), self.storage_options, answers)
 
     def changed_code(self) -> list[str]:
         """Return the names of the parts of user code that have changed since this job was made."""

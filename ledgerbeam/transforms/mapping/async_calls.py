@@ -19,7 +19,7 @@ from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.answers import Gate, Waits, answering
 from ledgerbeam.errors import BudgetSpentError
 from ledgerbeam.ledger import Task
-from ledgerbeam.ledger.answers import TaskAnswers, answers_of, host_limits
+from ledgerbeam.ledger.answers import NoAnswerError, TaskAnswers, answers_of, host_limits
 from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.sources.forms import blocks_of
 from ledgerbeam.sources.kind import Unreadable
@@ -81,15 +81,15 @@ class AsyncCalls:
         try:
             yield
         finally:
-            spent = None if self._answers is None else self._answers.failure
-            if type(spent) is BudgetSpentError:  # no call starts any more, and those in progress are paid
+            ended = None if self._answers is None else self._answers.failure
+            if type(ended) is BudgetSpentError:  # no call starts any more, and those in progress are paid
                 event_loop().run(self._gate.idle())
             for outcomes in self._running:
                 outcomes.close()
             self._running.clear()
             _cancel(self._first)
-        if type(spent) is BudgetSpentError:
-            raise spent
+            if isinstance(ended, (BudgetSpentError, NoAnswerError)):
+                raise ended
 
     def ahead(
         self, values: Iterable[Any], *, call: Callable[[Any], Any], name: str, number: int, batched: bool

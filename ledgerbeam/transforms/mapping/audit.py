@@ -12,8 +12,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
@@ -27,6 +27,9 @@ from ledgerbeam.io import Options, Reader, ShardEncoder
 from ledgerbeam.io.any_source import open_any
 from ledgerbeam.io.formats.format import is_columnar, json_value
 from ledgerbeam.ledger import FailedTask, Output, Task
+from ledgerbeam.ledger.answer_files import AnswersPlace
+from ledgerbeam.ledger.answer_log import TaskLog
+from ledgerbeam.ledger.answers import NoAnswerError, answers_beside
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.sources import Cut, Sources, TaskLimits
@@ -53,6 +56,7 @@ class AuditedWork:
     limits: TaskLimits  # the size of a task
     output: str  # URL of the folder of the outputs
     storage_options: Options  # passed to fsspec unchanged
+    answers: AnswersPlace | None = None  # the stored answers of the job
 
 
 def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
@@ -74,6 +78,9 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
     function = function.isolated() if request.isolated else function
     part = task if request.seconds is None or not kind.any_part else _last_part(cut, task, work, request.seconds)
     planned = part if cut.stream is None else StreamedTasks((part,), (cut.stream.places[number],), cut.stream.format)
+    answers = replace(work.answers, replays=True) if work.answers is not None and function.is_async else None
+    if function.is_async and (answers is None or not _are_stored(answers, task)):
+        return AuditAnswer()  # a call may cost money
     values = ChainValues(sources=work.sources, in_blocks=function.takes_blocks)
     reading: Any = ReadStep("reject" if function.marks else "fail").make_work(values)
     try:
@@ -81,13 +88,25 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
             read = next(tasks)
             if isinstance(read, FailedTask):
                 return AuditAnswer(task.node, problem=f"{task.name}: {read.error}")
-            recomputed = function.recomputed(read, _deadline(request.seconds))
+            with nullcontext() if answers is None else answers_beside(answers):
+                recomputed = function.recomputed(read, _deadline(request.seconds))
             is_whole = part is task and recomputed.first == 0
             return AuditAnswer(task.node, _difference(work, recomputed, outputs, is_whole=is_whole))
+    except NoAnswerError:
+        if answers is None or not _are_stored(answers, task):  # the source was completed by another launcher
+            return AuditAnswer()
+        text = "made another request when it was audited; a request must depend on the record only"
+        return AuditAnswer(task.node, f"{task.name}: {function.name} {text}")
     except NotRecomputedError as error:
         return AuditAnswer(task.node, problem=str(error))
     except LedgerbeamError as error:
         return AuditAnswer(task.node, problem=f"{task.name}: {error}")
+
+
+def _are_stored(answers: AnswersPlace, task: Task) -> bool:
+    """Return whether there may be stored answers to calls of a task."""
+    log = TaskLog(answers, task.source.id.hex(), task.start, task.stop)
+    return answers.is_kept or not log.load() or bool(log.known)
 
 
 def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:

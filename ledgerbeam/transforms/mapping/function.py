@@ -95,6 +95,7 @@ class FunctionOfTask(ABC):
 
     takes_blocks = True
     step = 1  # number of records in a batch. A partial recomputation starts at a multiple of it
+    is_async = False  # whether the user's objects return coroutines
     marks = False  # whether the function takes `Unreadable` in the place of records that cannot be decoded
 
     _ready: tuple[ReadyObject, ...] | None = None
@@ -320,18 +321,28 @@ class MapRecords(FunctionOfTask):
 
         If a record or a result cannot be sent to another process, it maps the task in this process.
         """
-        if self.record_timeout is not None or self._inside is not None or self._hosted.are_async:
+        if self.record_timeout is not None or self._inside is not None or self.is_async:
             return self
         isolated = copy.copy(self)
         isolated._ready, isolated._inside = None, self  # noqa: SLF001 - a copy of this object
         return isolated
 
     @property
+    def is_async(self) -> bool:  # type: ignore[override]
+        """Whether one of the functions is async."""
+        return self._hosted.are_async
+
+    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the records again, see `FunctionOfTask.recomputed`."""
+        with self._rules(self.set_up()).asynchronous.of_task(task):
+            return super().recomputed(task, is_late)
+
+    @property
     def _labels(self) -> Sequence[str]:
         return self._hosted.labels
 
     def _load(self) -> tuple[ReadyObject, ...]:
-        if self._inside is None and (self.record_timeout is None or self._hosted.are_async):
+        if self._inside is None and (self.record_timeout is None or self.is_async):
             return self._hosted.build()
         self._calls = IsolatedCalls(self._hosted, self.record_timeout)
         return self._calls.set_up()

@@ -259,3 +259,39 @@ def test_limits_are_for_calls_that_are_remembered(labelling: Workspace) -> None:
     (labelling.root / "direct.py").write_text("async def label(record):\n    return record\n")
     words = [word.replace("labelling:", "direct:") for word in job("label", "--rate", "5/s")]
     assert "limited nothing" in labelling.succeed(*words).err
+
+
+AUDITED = """
+
+seen = []
+
+async def numbered(record):
+    seen.append(record["id"])
+    answer = await ledgerbeam.remember({"prompt": record["id"]}, ask, tokens=10)
+    return {**record, "label": answer["label"], "number": len(seen)}
+
+async def counting(record):
+    seen.append(record["id"])
+    answer = await ledgerbeam.remember({"prompt": record["id"], "number": len(seen)}, ask, tokens=10)
+    return {**record, "label": answer["label"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("label", ""),
+        ("numbered", "returned another result when it was audited"),
+        ("counting", "made another request when it was audited"),
+    ],
+)
+def test_the_audit_uses_the_stored_answers(
+    labelling: Workspace, model: LoopbackModel, function: str, message: str
+) -> None:
+    program = labelling.root / "labelling.py"
+    program.write_text(program.read_text() + AUDITED)
+    ran = labelling.run(*job(function, "--audit", "100%", "--in-flight", "1"), status=1 if message else 0)
+    assert message in ran.err
+    assert set(Counter(request["prompt"] for request in model.asked).values()) == {1}, "the audit calls nothing"
+    status = json.loads(labelling.run("ledger", "status", "L", "--json").out)
+    assert status["audit"]["tasks"] >= (1 if message else FILES), status["audit"]
