@@ -20,6 +20,7 @@
     ├── FunctionError              (ValueError)         user code that cannot be imported, or returned a wrong value
     ├── UnsupportedShapeError      (ValueError)         a transform whose outputs cannot be traced to their source
     ├── RejectLimitError           (RuntimeError)       more rejected records than the user allows
+    ├── ServiceError               (RuntimeError)       a service that refuses all calls of a job
     ├── TasksFailedError           (RuntimeError)       failed tasks, raised by `Result.raise_for_failures`
     ├── PublicationError           (RuntimeError)       complete outputs that cannot be published as a dataset
     ├── WorkerDiedError            (RuntimeError)       a worker that ended without a report
@@ -122,6 +123,10 @@ class UnsupportedShapeError(LedgerbeamError, ValueError):
 
 class RejectLimitError(LedgerbeamError, RuntimeError):
     """More rejected records than the limit of the run allows. Recorded work is not lost."""
+
+
+class ServiceError(LedgerbeamError, RuntimeError):
+    """A service that refuses all calls, for example because of a wrong key. A function that raises it ends the job."""
 
 
 class TasksFailedError(LedgerbeamError, RuntimeError):

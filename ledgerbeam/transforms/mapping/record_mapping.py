@@ -9,7 +9,7 @@ from itertools import chain, islice, tee
 from operator import itemgetter
 from typing import Any
 
-from ledgerbeam.errors import FunctionError
+from ledgerbeam.errors import FunctionError, ServiceError
 from ledgerbeam.io import Sample
 from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.sources.forms import RecordBlocks
@@ -211,7 +211,12 @@ class RecordMapping(BatchMapping):
             stage.collected.running = stage.running
             try:
                 result = call(item[2])
-            except (ChildFailedError, TaskFailedError, BatchAgainError):  # the latter of items that are taken ahead
+            except (
+                ChildFailedError,
+                ServiceError,
+                TaskFailedError,
+                BatchAgainError,
+            ):  # the latter of items that are taken ahead
                 raise
             except BaseException as error:  # noqa: BLE001 - of the only function of a job
                 result = stage.read(item[2], None, error=error)

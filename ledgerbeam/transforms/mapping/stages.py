@@ -8,6 +8,7 @@ from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
+from ledgerbeam.errors import ServiceError
 from ledgerbeam.io import Sample
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.stats import Collected
@@ -109,7 +110,7 @@ class CallStage:
             try:
                 return call(value)
             except BaseException as error:
-                if is_interrupt(error) or type(error) is ChildFailedError:
+                if is_interrupt(error) or type(error) in (ChildFailedError, ServiceError):
                     raise
                 last = len(self.functions) - 1  # the result of the last one could not be sent
                 ended = type(error) is ReportedError and error.has_ended

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import FunctionError, IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.errors import (
+    FunctionError,
+    IndexError_,
+    LedgerbeamError,
+    RecordError,
+    ServiceError,
+    SourceError,
+    StorageError,
+)
 from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
@@ -325,7 +333,7 @@ class TaskMapping:
 
     def _end_of(self, error: BaseException, position: int, function: int) -> End:
         """Return the end of a value with an error. TaskFailedError: the job rejects no records, or none is to blame."""
-        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
+        if is_interrupt(error) or type(error) in (ServiceError, TaskFailedError):  # `isinstance` could run user code
             raise error
         end = End.of_error(error, self._rules.functions[function].name, function)
         if not self._rules.rejects or type(error) in (CategoryError, ChildFailedError):
@@ -477,6 +485,8 @@ class BatchMapping(TaskMapping):
         self, error: BaseException, stage: CallStage, window: Window, indexes: Sequence[int], key: int
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """Map the halves of a failed batch to find the values that cause the error, or raise TaskFailedError."""
+        if type(error) is ServiceError:
+            raise error
         is_ours = type(error) is ChildFailedError  # no value of the batch is to blame
         if is_ours or not self._rules.rejects or (len(indexes) > 1 and not stage.invariant):
             again = " when it was called again" if self._is_again else ""
