@@ -10,4 +10,4 @@ before it is used, so that no answer is paid twice.
 from ledgerbeam.llm.batches import ChatBatches
 from ledgerbeam.llm.chat import Chat
 
-__all__ = ["ChatBatches", "Chat"]
+__all__ = ["Chat", "ChatBatches"]

@@ -14,7 +14,7 @@ from ledgerbeam import Reject
 from ledgerbeam.answers import answering
 from ledgerbeam.errors import ServiceError
 from ledgerbeam.ledger.answers import AnswersPlace, TaskAnswers
-from ledgerbeam.llm import ChatBatches, Chat, batches, chat
+from ledgerbeam.llm import Chat, ChatBatches, batches, chat
 from tests.servers.llm import LoopbackService, loopback_service
 
 RECORDS = [{"text": f"text {number}"} for number in range(30)]
