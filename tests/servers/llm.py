@@ -99,6 +99,8 @@ class LoopbackService:
             return 200, {}, self.files[found[1]], None
         if path.startswith("/v1/batches"):
             return self._of_batches(method, path.partition("?")[0], data)
+        if path == "/v1/models":
+            return _json({"object": "list", "data": [{"id": "m", "object": "model"}]})
         if path != "/v1/chat/completions":
             return _json({"error": {"message": f"no such path: {path}"}}, 404)
         body = json.loads(data)
@@ -225,15 +227,18 @@ class _Connection(asyncio.Protocol):
         service.log.append(Request(time.monotonic(), method, path, body, status, found[1].decode() if found else ""))
         service.running += 1
         service.most = max(service.most, service.running)
-        asyncio.get_running_loop().call_later(service.seconds, self._end, status, headers, answer)
+        ends = re.search(rb"connection: *close", head, re.IGNORECASE) is not None
+        asyncio.get_running_loop().call_later(service.seconds, self._end, status, headers, answer, ends)
 
-    def _end(self, status: int, headers: Mapping[str, str], answer: bytes) -> None:
+    def _end(self, status: int, headers: Mapping[str, str], answer: bytes, ends: bool) -> None:
         self._service.running -= 1
         if not status:
             self._transport.abort()
             return
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._transport.write(f"HTTP/1.1 {status} x\r\ncontent-length: {len(answer)}\r\n{more}\r\n".encode() + answer)
+        if ends:
+            self._transport.close()
 
 
 @contextmanager
