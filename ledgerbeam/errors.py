@@ -126,7 +126,7 @@ class RejectLimitError(LedgerbeamError, RuntimeError):
 
 
 class ServiceError(LedgerbeamError, RuntimeError):
-    """A service that refuses all calls, for example because of a wrong key. A function that raises it ends the job."""
+    """A service that refuses all calls, for example because of a wrong key. It ends the job."""
 
 
 class TasksFailedError(LedgerbeamError, RuntimeError):

@@ -22,7 +22,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "ledgerbeam.adapters": {
         "datasets": "ledgerbeam.adapters.datasets:DatasetsStyle",
         "datatrove": "ledgerbeam.adapters.datatrove:DatatroveAdapter",
-        "ledgerbeam": "ledgerbeam.llm.chat:ChatAdapter",
     },
     "ledgerbeam.conversions": {
         "cut": "ledgerbeam.io.datasets.shar.format:to_cut",

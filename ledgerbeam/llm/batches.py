@@ -39,14 +39,14 @@ class ChatBatches(Chat):
         of_chat: The other parameters of `Chat`.
     """
 
-    takes_batches = True
-
     def __init__(self, model: str, *, poll: float = 60.0, window: str = "24h", **of_chat: Any) -> None:
         super().__init__(model, **of_chat)
         self.poll, self.window = poll, window
 
     async def __call__(self, records: Sequence[Any]) -> list[Any]:
         """Return the results for records, with a `Reject` for each record without a result."""
+        if not isinstance(records, list):
+            raise ServiceError("ChatBatches takes batches of records; add --batch N")
         sender = _BatchSender(self)
         results = [asyncio.ensure_future(self._one(record, sender)) for record in records]
         try:

@@ -15,9 +15,7 @@ from ledgerbeam.llm.checks import AnswerCheck
 from ledgerbeam.llm.prompts import Prompt, most_tokens
 from ledgerbeam.llm.service import RefusedError, Service, TransientError
 from ledgerbeam.results import Reject
-from ledgerbeam.user_code.adapters import ASSETS, PACKAGES, Adapter, file_checksums
 
-_VERSION = "1"  # of the requests and results: a change of them makes other jobs
 _ATTEMPTS = 5  # of a request that fails for a transient reason; then the service is not available
 _PAUSE_SECONDS = 0.5  # longest pause before the first retry; it doubles, up to 30 s
 _ASKED_WITH = "ledgerbeam_schema"  # field of a stored answer: digest of the schema in its request
@@ -49,7 +47,7 @@ class Chat:
         key_env: Name of the environment variable with the API key.
     """
 
-    takes_batches = False
+    file_values = ("schema",)
 
     def __init__(
         self,
@@ -160,26 +158,3 @@ async def _unavailable_after(call: Callable[[], Awaitable[Any]]) -> Any:
         return await call()
     except TransientError as error:
         raise Unavailable(str(error)) from None
-
-
-class ChatAdapter(Adapter):
-    """The identity of `Chat` and its derived classes in jobs."""
-
-    def knows(self, target: Any) -> bool:
-        """Return whether an object is a `Chat`, or a class derived from it."""
-        return issubclass(target if isinstance(target, type) else type(target), Chat)
-
-    def adapt(self, target: Any, *, batched: bool) -> Callable[..., Any]:
-        """Return the object. UsageError: it does not take batches, or takes only batches."""
-        if target.takes_batches != batched:
-            raise UsageError(
-                f"Chat takes single records, and ChatBatches takes batches; {'omit' if batched else 'add'} --batch N"
-            )
-        found: Callable[..., Any] = target
-        return found
-
-    def identity(self, target: Any, values: Mapping[str, Any]) -> dict[str, dict[str, str]]:  # noqa: ARG002
-        """Return the version of the client, and the checksum of the file of the schema."""
-        schema = values.get("schema")
-        assets = file_checksums({"schema": schema}) if isinstance(schema, str) else {}
-        return {PACKAGES: {"ledgerbeam.llm": _VERSION}, **({ASSETS: assets} if assets else {})}

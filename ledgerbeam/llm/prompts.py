@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.errors import FunctionError, ServiceError, UsageError
 
 _TOKENS_PER_MESSAGE = 16  # for the role, and the marks around a message
 
@@ -28,7 +28,9 @@ class Prompt:
     def messages(self, record: Any) -> list[Any]:
         """Return the messages for a record. KeyError: it lacks a field."""
         if not isinstance(record, Mapping):
-            raise FunctionError(f"Chat takes records that are objects, found a {type(record).__name__}")
+            raise ServiceError(
+                f"Chat takes records that are objects, found a {type(record).__name__}; leave out --batch"
+            )
         filled = record[self._messages] if isinstance(self._messages, str) else _filled(self._messages, record)
         if not isinstance(filled, list):
             raise FunctionError(f"Chat: expected a list in {self._messages!r}, found a {type(filled).__name__}")

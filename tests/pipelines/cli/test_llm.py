@@ -90,8 +90,8 @@ def test_an_edit_of_schema_or_function_asks_nothing_again(labelling: Workspace, 
 def test_the_option_for_batches_is_that_of_the_client(
     labelling: Workspace, function: str, more: tuple[str, ...]
 ) -> None:
-    done = labelling.run(*job(f"ledgerbeam.llm:{function}", *more), status=2)
-    assert "Chat takes single records, and ChatBatches takes batches" in done.err
+    done = labelling.run(*job(f"ledgerbeam.llm:{function}", "--on-error", "reject", *more), status=1)
+    assert ("leave out --batch" if more else "ChatBatches takes batches of records; add --batch N") in done.err
 
 
 @pytest.mark.slow
