@@ -21,6 +21,7 @@
     ├── UnsupportedShapeError      (ValueError)         a transform whose outputs cannot be traced to their source
     ├── RejectLimitError           (RuntimeError)       more rejected records than the user allows
     ├── BudgetSpentError           (RuntimeError)       a budget of paid calls that is spent
+    ├── ServiceError               (RuntimeError)       a service that refuses all calls of a job
     ├── TasksFailedError           (RuntimeError)       failed tasks, raised by `Result.raise_for_failures`
     ├── PublicationError           (RuntimeError)       complete outputs that cannot be published as a dataset
     ├── WorkerDiedError            (RuntimeError)       a worker that ended without a report
@@ -129,6 +130,10 @@ class BudgetSpentError(LedgerbeamError, RuntimeError):
     """A budget of paid calls that is spent. Recorded work and stored answers are not lost."""
 
     exit_status = 3
+
+
+class ServiceError(LedgerbeamError, RuntimeError):
+    """A service that refuses all calls, for example because of a wrong key. It ends the job."""
 
 
 class TasksFailedError(LedgerbeamError, RuntimeError):

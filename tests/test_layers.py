@@ -29,7 +29,7 @@ LAYERS = (
     {"io"},
     {"ledger"},
     {"user_code"},
-    {"adapters", "sources"},
+    {"adapters", "llm", "sources"},
     {"iterators"},
     {"transforms"},
     {"pipelines"},

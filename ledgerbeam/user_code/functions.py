@@ -33,7 +33,7 @@ from typing import Any, cast
 from ledgerbeam._base.redaction import is_credential
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.job import note_text, shown_value
-from ledgerbeam.user_code.adapters import adapter_of
+from ledgerbeam.user_code.adapters import ASSETS, adapter_of, file_checksums
 from ledgerbeam.user_code.guards import error_name, is_interrupt, message_of
 from ledgerbeam.user_code.loading import MAIN, GivenObject, Reference, import_object
 from ledgerbeam.user_code.modules import (
@@ -48,6 +48,9 @@ from ledgerbeam.user_code.modules import (
     reference_to,
     user_modules,
 )
+
+# Attribute of a class: names of parameters whose values are paths of files that belong to the job.
+FILE_VALUES = "file_values"
 
 CACHED = type(functools.lru_cache(len))
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED)
@@ -146,6 +149,9 @@ def made_of(
             named = inspect.signature(type(sent).__init__).parameters
             held = {name: value for name, value in getattr(sent, "__dict__", {}).items() if name in named}
             parts["attribute"] = {name: walk.shown(name, value) for name, value in held.items() if _is_plain(value)}
+    names = getattr(target, FILE_VALUES, ()) if inspect.isclass(target) else ()
+    if files := {name: value for name in names if isinstance(value := (values or {}).get(name), str)}:
+        parts[ASSETS] = file_checksums(files)
     return {**parts, **adapter.identity(target, values or {})} if adapter else parts
 
 

@@ -69,16 +69,23 @@ def seconds_to_wait(error: BaseException | None) -> float | None:
             headers = getattr(response, "headers", None) or getattr(cause, "headers", None)
         if not isinstance(headers, Mapping):
             continue
-        fields = {str(name).lower(): str(value) for name, value in headers.items()}
-        if (after := fields.get("retry-after")) is not None:
-            return _seconds(after)
-        if (reset := re.search(r"\br=0\s*;\s*t=(\d+)", fields.get("ratelimit", ""))) is not None:  # of the Hub
-            return float(reset[1])
+        return seconds_of_headers(headers)
     return None
 
 
+def seconds_of_headers(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that the headers of a response name, None if they name none."""
+    fields = {str(name).lower(): str(value) for name, value in headers.items()}
+    if (milliseconds := fields.get("retry-after-ms", "")).isdecimal():  # of OpenAI
+        return int(milliseconds) / 1000
+    if (after := fields.get("retry-after")) is not None:
+        return _seconds(after)
+    reset = re.search(r"\br=0\s*;\s*t=(\d+)", fields.get("ratelimit", ""))  # of the Hub
+    return None if reset is None else float(reset[1])
+
+
 def _seconds(after: str) -> float | None:
-    if after.strip().isdecimal():
+    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", after):
         return float(after)
     from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few servers name a time
 

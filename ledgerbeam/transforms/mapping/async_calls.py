@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ledgerbeam import stats
 from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.answers import Gate, Waits, answering
-from ledgerbeam.errors import BudgetSpentError
+from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, ServiceError
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.answers import NoAnswerError, TaskAnswers, answers_of, host_limits
 from ledgerbeam.ledger.worker.limits import Limit
@@ -57,6 +57,7 @@ class AsyncCalls:
         self._seconds = seconds
         self._limits = limits
         self._gate = Gate()
+        self._ended: LedgerbeamError | None = None  # the error that ends the work of the process
         self._running: list[Generator[_Outcome]] = []
         self._first: _Started = deque()  # for the first records of this task
         self._later: dict[bytes, _Later] = {}  # for the first records of the next tasks
@@ -81,14 +82,16 @@ class AsyncCalls:
         try:
             yield
         finally:
-            ended = None if self._answers is None else self._answers.failure
+            ended, failure = self._ended, None if self._answers is None else self._answers.failure
+            if isinstance(failure, (BudgetSpentError, NoAnswerError)):
+                ended = failure
             if type(ended) is BudgetSpentError:  # no call starts any more, and those in progress are paid
                 event_loop().run(self._gate.idle())
             for outcomes in self._running:
                 outcomes.close()
             self._running.clear()
             _cancel(self._first)
-            if isinstance(ended, (BudgetSpentError, NoAnswerError)):
+            if ended is not None:
                 raise ended
 
     def ahead(
@@ -165,8 +168,11 @@ class AsyncCalls:
                 if type(error) is _TooLongError:
                     said = f"{name} took more than {self._seconds:g} s"
                     error = ReportedError(TIMEOUT, said, has_ended=True, function=number)
-                if answers is not None and answers.failure is not None:  # no record is to blame
-                    error = ChildFailedError(str(answers.failure))
+                if type(error) is ServiceError:
+                    self._ended = error
+                failure = self._ended if answers is None else answers.failure or self._ended
+                if failure is not None:  # no record is to blame
+                    error = ChildFailedError(str(failure))
                 return _Outcome(None, error, observed.observations)
 
     async def _limited(self, call: Callable[[Any], Any], value: Any, waits: Waits) -> Any:
