@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str | None] = {
     "decontaminate": None,
     "convert": None,
     "tokenize": "tokenizer",
+    "pack": None,
     "split": None,
     "sort": None,
     "shuffle": None,

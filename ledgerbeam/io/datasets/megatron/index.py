@@ -85,7 +85,7 @@ class MegatronIndex:
         if (content := self._content) is None:
             size, path = self.layout.size, self._reader.local_path
             if path is not None:
-                content = _map_file(path)
+                content = map_file(path)
                 if len(content) < size:  # the file was truncated after its header was read
                     raise self.mismatch(f"expected an index of {size} bytes, found {len(content)}")
             else:
@@ -255,7 +255,7 @@ class MappedTokens:
     """A local `.bin` that is mapped to memory. Arrays of tokens are views of the map."""
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
-        content = _map_file(path)
+        content = map_file(path)
         self.limit = len(content)  # bytes
         self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
         self.mask = dtype.itemsize - 1  # mask of the bits that must be 0 in the byte offset of a token
@@ -334,7 +334,7 @@ class RangedTokens:
         self._reader.close()
 
 
-def _map_file(path: str) -> memoryview:
+def map_file(path: str) -> memoryview:
     """Map a whole local file for reading.
 
     The file is unmapped with its last view, so arrays never outlive their memory. Processes that map the same file

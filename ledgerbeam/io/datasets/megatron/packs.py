@@ -1,0 +1,430 @@
+"""Packs: sequences of one length, as lists of ranges of the documents of Megatron datasets. Tokens are not copied.
+
+A folder of packs has Arrow IPC files and a catalog, `_packs.arrow`. A row of a file is a pack. docs/packs.md describes
+the columns. Files are not compressed, so a local file is mapped, and any pack of it is read without a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.datasets.megatron.index import MappedTokens, RangedTokens, TokenSource, map_file
+from ledgerbeam.io.index.reader import numbers_of
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+
+CATALOG = "_packs.arrow"
+FIELDS = ("tokens", "positions", "segments", "cu_seqlens", "documents", "starts", "dataset")
+_METADATA = b"ledgerbeam.packs"
+_OPEN = {True: 256, False: 32}  # most open files of packs: local ones are mapped, others are in memory
+_PIECE = pa.struct(
+    [
+        ("document", pa.int64()),
+        ("start", pa.int32()),
+        ("stop", pa.int32()),
+        ("length", pa.int32()),  # of the document
+        ("offset", pa.int64()),  # of the token `start` in the `.bin`, in tokens
+    ]
+)
+_SCHEMA = pa.schema([("tokens", pa.int32()), ("pieces", pa.list_(_PIECE))])
+_ROWS = pa.schema(
+    [
+        ("file", pa.binary()),
+        ("packs", pa.int64()),
+        ("checksum", pa.string()),
+        ("source", pa.binary()),
+        ("version", pa.string()),
+    ]
+)
+_Value = TypeVar("_Value")
+
+
+class Pieces(NamedTuple):
+    """The pieces of packs, pack after pack: ranges of documents, as arrays of shape `(pieces,)`."""
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    stops: NDArray[np.int32]
+    lengths: NDArray[np.int32]  # of the documents, with their end-of-document token
+    offsets: NDArray[np.int64]  # of the first tokens in the `.bin`, in tokens
+    bounds: NDArray[np.int32]  # first piece of each pack, and the number of pieces
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Number of tokens of each pack, without padding."""
+        found = np.add.reduceat(self.stops - self.starts, self.bounds[:-1]) if len(self) else self.stops[:0]
+        return found.astype(np.int32)
+
+
+def encode_packs(pieces: Pieces, facts: Mapping[str, Any]) -> bytes:
+    """Return packs as an Arrow IPC file with `facts` as metadata: length, end-of-document token, dataset and dtype."""
+    columns = [pieces.documents, pieces.starts, pieces.stops, pieces.lengths, pieces.offsets]
+    values = pa.StructArray.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _PIECE, strict=True)], fields=list(_PIECE)
+    )
+    lists = pa.ListArray.from_arrays(pa.array(pieces.bounds, pa.int32()), values, type=_SCHEMA.field("pieces").type)
+    return _arrow_bytes(pa.table([pa.array(pieces.tokens), lists], schema=_SCHEMA), facts)
+
+
+def write_pack_catalog(
+    folder: str, rows: Iterable[tuple[bytes, int, str, bytes, str]], options: Options | None
+) -> list[str]:
+    """Write the catalog of a folder of packs, and return its URL in a list.
+
+    A row is the name of a file, its number of packs and checksum, and the URL and the version of its dataset.
+    """
+    listed = list(rows)
+    facts = _PackFile(read_bytes(f"{folder}/{listed[0][0].decode()}", options), folder).facts
+    table = pa.table([pa.array(column) for column in zip(*listed, strict=True)], schema=_ROWS)
+    publish_bytes(f"{folder}/{CATALOG}", _arrow_bytes(table, {"length": facts["length"], "eod": facts["eod"]}), options)
+    return [f"{folder}/{CATALOG}"]
+
+
+def _arrow_bytes(table: pa.Table, facts: Mapping[str, Any]) -> bytes:
+    data = pa.BufferOutputStream()
+    table = table.replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
+    with pa.ipc.new_file(data, table.schema) as writer:
+        writer.write_table(table)
+    return data.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _read_arrow(data: bytes | memoryview, url: str) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    try:
+        reader = pa.ipc.open_file(pa.py_buffer(data))
+        return reader.get_batch(0), json.loads(reader.schema.metadata[_METADATA])
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{url}: expected a file of packs ({error}); run the same ledgerbeam pack again") from error
+
+
+class _PackFile:
+    """An open file of packs."""
+
+    def __init__(self, data: bytes | memoryview, url: str) -> None:
+        rows, self.facts = _read_arrow(data, url)
+        lists = rows.column("pieces")
+        self.tokens: NDArray[np.int32] = rows.column("tokens").to_numpy()
+        self.pieces = Pieces(*(lists.values.field(field.name).to_numpy() for field in _PIECE), lists.offsets.to_numpy())
+
+
+class _Recent(OrderedDict[Any, _Value]):
+    """The most recently used values."""
+
+    def get_or_make(self, key: Any, make: Callable[[], _Value], most: int) -> _Value:
+        found = self.pop(key, None)
+        self[key] = value = make() if found is None else found
+        while len(self) > most:
+            self.popitem(last=False)
+        return value
+
+
+class PackReader:
+    """Random access to packs. A pack is a dict of arrays; docs/packs.md describes them.
+
+    Deterministic, picklable, safe to share between threads and to use after a fork. Only the catalog is read now. Files
+    of packs and datasets are opened by the first read that needs them.
+
+    Args:
+        url: Folder of packs.
+        options: Storage options of packs and datasets.
+        fields: Names of the arrays to return.
+        dtype: Dtype of `tokens`.
+        pad: Token after the last document of a pack.
+        datasets: Folder in which the datasets are now, for data that was moved: paths below it are those below the
+            base of the job, and only sizes are compared. Default: where they were when the packs were made.
+
+    Raises:
+        SourceNotFoundError: The folder has no catalog: it is no folder of packs, or its job is not complete.
+        UsageError: There is no field of a name.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        fields: Sequence[str] = FIELDS,
+        dtype: DTypeLike = np.int64,
+        pad: int = 0,
+        datasets: str | None = None,
+    ) -> None:
+        self.url = canonical_url(url).rstrip("/")
+        self.options = options
+        self.fields = tuple(fields)
+        self.dtype = np.dtype(dtype)
+        self.pad = self.dtype.type(pad)
+        self.datasets = None if datasets is None else canonical_url(datasets).rstrip("/")
+        if unknown := [name for name in fields if name not in FIELDS]:
+            raise UsageError(f"{self.url}: expected fields of {', '.join(FIELDS)}, found {unknown[0]!r}")
+        try:
+            data = read_bytes(f"{self.url}/{CATALOG}", options)
+        except SourceNotFoundError as error:
+            raise SourceNotFoundError(
+                f"{self.url}: expected a folder of packs, with the file {CATALOG}, found none; give the output of a "
+                "complete ledgerbeam pack"
+            ) from error
+        rows, facts = _read_arrow(data, f"{self.url}/{CATALOG}")
+        self.length: int = facts["length"]
+        self.eod: int | None = facts["eod"]
+        self.version = blake2b(data, digest_size=16).hexdigest()
+        """Hash of the catalog, which covers all packs and the versions of their datasets."""
+        self._files = [f"{self.url}/{_decoded(name)}" for name in rows.column("file").to_pylist()]
+        self.blocks: list[int] = rows.column("packs").to_pylist()
+        self._ends = np.cumsum(self.blocks, dtype=np.int64)
+        sources = [_decoded(name) for name in rows.column("source").to_pylist()]
+        self.sources = list(dict.fromkeys(sources))
+        """URLs of the datasets as they were when the packs were made; `dataset` of a pack is a place in this list."""
+        numbers = {source: number for number, source in enumerate(self.sources)}
+        self._dataset_of = np.array([numbers[source] for source in sources], np.int64)
+        self._held = 0
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"PackReader({self.url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_open", "_datasets", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, number: int, /) -> dict[str, Any]:
+        return self.read_many([number])[0]
+
+    def hold(self, blocks: int) -> None:
+        """Keep the tokens of this many files of packs in memory, if the datasets are in a store."""
+        self._held = blocks
+
+    def sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of tokens of packs, without padding. No tokens are read."""
+        found = np.empty(len(numbers), np.int64)
+        for file, places, rows in self._by_file(numbers):
+            found[places] = self._file(file).tokens[rows]
+        return found
+
+    def read_many(self, indices: Sequence[int] | NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Read packs by number, in any order; negative ones count from the end. Nearby ranges share a request.
+
+        The rows of an array of a call are views of one array of shape `(packs, length)`.
+
+        Raises:
+            ChangedSourceError: A dataset has changed since the packs were made.
+            IndexError: There is no such pack.
+        """
+        numbers = numbers_of(indices, len(self), self.url, "pack")
+        return _Batch(self, numbers).items() if len(numbers) else []
+
+    def pieces_of(self, numbers: NDArray[np.int64]) -> tuple[Pieces, NDArray[np.int64]]:
+        """Return the pieces of packs, in the order of `numbers`, and the file of each pack."""
+        files = self._ends.searchsorted(numbers, "right")
+        order, parts, counts = [], [], np.empty(len(numbers), np.int64)
+        for file, places, rows in self._by_file(numbers):
+            pieces = self._file(file).pieces
+            first, stop = pieces.bounds[rows].astype(np.int64), pieces.bounds[rows + 1]
+            counts[places] = stop - first
+            wanted = _ranges(first, stop - first)
+            parts.append([column[wanted] for column in pieces[:-1]])
+            order.append(places)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        if len(order) > 1:  # from the order of files to that of the packs
+            read = np.concatenate(order)
+            first = np.empty(len(numbers), np.int64)
+            first[read] = np.cumsum(counts[read]) - counts[read]
+            columns = [column[_ranges(first, counts)] for column in columns]
+        bounds = np.concatenate(([0], np.cumsum(counts)))
+        return Pieces(*columns, bounds), files
+
+    def read_tokens(self, files: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Any]:
+        """Read ranges of tokens, each from the dataset of a file of packs; as arrays, in order."""
+        datasets = self._dataset_of[files]
+        found: list[Any] = [None] * len(files)
+        for number in np.unique(datasets).tolist():
+            places = np.flatnonzero(datasets == number)
+            tokens, width = self._dataset(number, int(files[places[0]]))
+            first = starts[places] * width
+            for place, part in zip(places.tolist(), tokens.many(first, first + sizes[places] * width), strict=True):
+                found[place] = part
+        return found
+
+    def datasets_of(self, files: NDArray[np.int64]) -> list[int]:
+        """Return the place in `sources` of the dataset of each file of packs."""
+        found: list[int] = self._dataset_of[files].tolist()
+        return found
+
+    def close(self) -> None:
+        """Close all files; a later read opens them again."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._open: _Recent[_PackFile] = _Recent()
+        self._datasets: _Recent[tuple[TokenSource, int]] = _Recent()
+        self._lock = threading.Lock()
+
+    def _by_file(self, numbers: NDArray[np.int64]) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each file, the places of its packs in `numbers`, and their rows in the file."""
+        files = self._ends.searchsorted(numbers, "right")
+        order = np.argsort(files, kind="stable")
+        found = files[order]
+        edges = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1], [True])))
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            places, file = order[start:stop], int(found[start])
+            yield file, places, numbers[places] - (int(self._ends[file - 1]) if file else 0)
+
+    def _file(self, number: int) -> _PackFile:
+        def opened() -> _PackFile:
+            url = self._files[number]
+            file = _PackFile(map_file(url) if is_local(url) else read_bytes(url, self.options), url)
+            if (len(file.tokens), file.facts["length"], file.facts["eod"]) != (
+                self.blocks[number],
+                self.length,
+                self.eod,
+            ):
+                raise ChangedSourceError(f"{url}: is not the file of its catalog; run the same ledgerbeam pack again")
+            return file
+
+        with self._lock:
+            return self._open.get_or_make(number, opened, _OPEN[is_local(self.url)])
+
+    def _dataset(self, number: int, file: int) -> tuple[TokenSource, int]:
+        facts = self._file(file).facts
+
+        def opened() -> tuple[TokenSource, int]:
+            dtype = np.dtype(facts["dtype"])
+            if not np.can_cast(dtype, self.dtype):
+                raise UsageError(f"{self.sources[number]}: {self.dtype} cannot hold its tokens, of {dtype}; give dtype")
+            listed = self._listed(facts)
+            if is_local(listed.url):
+                return MappedTokens(listed.url, dtype), dtype.itemsize
+            return RangedTokens(listed.url, dtype, self.options, listed.size, listed), dtype.itemsize
+
+        with self._lock:
+            return self._datasets.get_or_make(number, opened, _OPEN[True])
+
+    def _listed(self, facts: Mapping[str, Any]) -> FileInfo:
+        """Return the properties of the `.bin` of a dataset. ChangedSourceError: it is another than that of the packs."""
+        remedy = "run the same ledgerbeam pack again, or restore the dataset"
+        if self.datasets is not None:
+            found = stat(f"{self.datasets}/{facts['path']}", self.options)
+            if found.size != facts["size"]:
+                raise ChangedSourceError(
+                    f"{found.url}: expected the dataset of the packs, with {facts['size']} bytes, found {found.size}; "
+                    f"{remedy}"
+                )
+            return found
+        listed = FileInfo(facts["source"], facts["size"], facts["version"])
+        index = FileInfo(facts["source"].removesuffix(".bin") + ".idx", *facts["index"])
+        try:
+            require_listed(index, self.options)
+            return require_listed(listed, self.options)
+        except ChangedSourceError as error:
+            raise ChangedSourceError(
+                f"{self.url}: its packs are of another version of a dataset: {error}; {remedy}. If it was only moved, "
+                "give its place as datasets"
+            ) from error
+
+
+class _Batch:
+    """Packs that are read together."""
+
+    def __init__(self, reader: PackReader, numbers: NDArray[np.int64]) -> None:
+        self._reader = reader
+        self._pieces, self._files = reader.pieces_of(numbers)
+        self._counts = np.diff(self._pieces.bounds)
+        self._sizes = (self._pieces.stops - self._pieces.starts).astype(np.int64)
+        ends = np.cumsum(self._sizes)
+        before = np.concatenate(([0], ends))[self._pieces.bounds[:-1]]
+        self._stops = ends - np.repeat(before, self._counts)  # of the pieces in their packs
+        self._totals = np.concatenate(([0], ends))[self._pieces.bounds[1:]] - before
+
+    def items(self) -> list[dict[str, Any]]:
+        """Return the packs as dicts of arrays."""
+        made = {name: getattr(self, f"_{name}")() for name in self._reader.fields}
+        return [dict(zip(made, values, strict=True)) for values in zip(*made.values(), strict=True)]
+
+    def _tokens(self) -> NDArray[Any]:
+        reader, pieces = self._reader, self._pieces
+        found = np.full((len(self._counts), reader.length), reader.pad, reader.dtype)
+        flat = found.reshape(-1)
+        rows = np.repeat(np.arange(len(self._counts)) * reader.length, self._counts)
+        places, sizes = rows + self._stops - self._sizes, self._sizes
+        if reader.eod is not None:
+            have_end = pieces.stops == pieces.lengths
+            flat[(rows + self._stops - 1)[have_end]] = reader.eod
+            sizes = sizes - have_end
+        files = np.repeat(self._files, self._counts)
+        # Pieces that follow each other both in the dataset and in the pack are one read.
+        follow = (pieces.offsets[1:] == pieces.offsets[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
+        first = np.flatnonzero(np.concatenate(([True], ~(follow & (rows[1:] == rows[:-1])))))
+        sizes = np.add.reduceat(sizes, first)
+        parts = reader.read_tokens(files[first], pieces.offsets[first], sizes)
+        for place, size, part in zip(places[first].tolist(), sizes.tolist(), parts, strict=True):
+            flat[place : place + size] = part
+        return found
+
+    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ends of the pieces in their packs, with padding as one more piece, and the first of each pack."""
+        padded = self._totals < self._reader.length
+        counts = self._counts + padded
+        first = np.cumsum(counts) - counts
+        ends = np.full(int(counts.sum()), self._reader.length, np.int64)
+        ends[_ranges(first, self._counts)] = self._stops
+        return ends, np.append(first, len(ends))
+
+    def _positions(self) -> NDArray[np.int32]:
+        ends, first = self._edges()
+        sizes = np.diff(ends, prepend=0)
+        sizes[first[:-1]] = ends[first[:-1]]
+        found = np.arange(len(self._counts) * self._reader.length, dtype=np.int32)
+        found -= np.repeat((np.cumsum(sizes) - sizes).astype(np.int32), sizes)
+        return found.reshape(-1, self._reader.length)
+
+    def _segments(self) -> NDArray[np.int32]:
+        ends, first = self._edges()
+        sizes = np.diff(ends, prepend=0)
+        sizes[first[:-1]] = ends[first[:-1]]
+        numbers = np.arange(len(ends), dtype=np.int32) - np.repeat(first[:-1], np.diff(first)).astype(np.int32)
+        numbers[first[1:][self._totals < self._reader.length] - 1] = -1
+        return np.repeat(numbers, sizes).reshape(-1, self._reader.length)
+
+    def _cu_seqlens(self) -> list[NDArray[np.int32]]:
+        ends, first = self._edges()
+        found = np.insert(ends, first[:-1], 0).astype(np.int32)
+        return np.split(found, first[1:-1] + np.arange(1, len(first) - 1))
+
+    def _documents(self) -> list[NDArray[np.int64]]:
+        return np.split(self._pieces.documents, self._pieces.bounds[1:-1])
+
+    def _starts(self) -> list[NDArray[np.int32]]:
+        return np.split(self._pieces.starts, self._pieces.bounds[1:-1])
+
+    def _dataset(self) -> list[int]:
+        return self._reader.datasets_of(self._files)
+
+
+def _ranges(starts: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the numbers `starts[i], ..., starts[i] + counts[i] - 1` of each i, one after the other."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+
+
+def _decoded(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
