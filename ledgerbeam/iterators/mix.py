@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.chain import LabelledNode, largest_record, read_grouped, require_places
+from ledgerbeam.iterators.chain import LabelledNode, largest_record, require_places
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import (
     ItemTransform,
@@ -65,7 +65,7 @@ class Mux(LabelledNode):
     def __new__(cls, *_: Any, weights_in: Literal["items", "tokens"] = "items", **__: Any) -> Self:
         if weights_in not in ("items", "tokens"):
             raise UsageError(f'Mux: expected weights_in to be "items" or "tokens", found {weights_in!r}')
-        return super().__new__(TokenMux if weights_in == "tokens" else cls)  # type: ignore[arg-type, return-value]
+        return super().__new__(_TokenMux if weights_in == "tokens" else cls)  # type: ignore[return-value]
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Mux(LabelledNode):
             yield active[bisect_right(bounds, draw() * total, 0, last)]
 
 
-class TokenMux(OrderedNode, Mux):
+class _TokenMux(OrderedNode, Mux):
     """`Mux` with weights in tokens. The places of a pass are drawn from a state of some numbers, without reading."""
 
     def __init__(
@@ -283,13 +283,14 @@ class _Drawn:
     each source the tokens since the start of the phase, divided by its weight.
     """
 
-    def __init__(self, mux: TokenMux, epoch: int, state: list[Any] | None = None) -> None:
+    def __init__(self, mux: _TokenMux, epoch: int, state: list[Any] | None = None) -> None:
         self._mux = mux
         self._epoch = epoch
         self._counts = [source.positions or 0 for source in mux.sources]
-        zeros = [0] * len(mux.sources)
-        self._states = [state or [0, 0, 0, zeros, [0.0] * len(zeros)]]
-        self._sizes: list[tuple[int, list[int]]] = [(0, []) for _ in zeros]
+        self._start: list[Any] = [0, 0, 0, [0] * len(mux.sources), [0.0] * len(mux.sources)]
+        self._states = [state or self._start]
+        self._sizes: list[tuple[int, list[int]]] = [(0, []) for _ in mux.sources]
+        self._first, self._found = 0, list[tuple[int, int]]()  # the first drawn place in memory, and the draws from it
         self._go_to(self._states[0])
 
     def at(self, places: Sequence[int]) -> list[tuple[int, int]]:
@@ -312,7 +313,7 @@ class _Drawn:
         """Return the last known state at or before a place. Earlier ones are forgotten."""
         known = [state for state in self._states if state[0] <= place]
         if not known:  # before the state of a checkpoint: only for reads at any place
-            return _Drawn(self._mux, self._epoch)._states[0]
+            return self._start
         self._states = self._states[len(known) - 1 :]
         return known[-1]
 
@@ -323,7 +324,7 @@ class _Drawn:
     def _go_to(self, state: list[Any]) -> None:
         self._place, self._tokens, self._phase, ranks, costs = state
         self._ranks, self._costs = [*ranks], [*costs]
-        self._first, self._found = self._place, list[tuple[int, int]]()
+        self._first, self._found = self._place, []
 
     def _draw(self) -> tuple[int, int]:
         phases, costs, ranks = self._mux.phases, self._costs, self._ranks

@@ -105,7 +105,7 @@ class _DocumentFile(SourceKind):
                 last = [tokens[-1] for tokens in reader.document(number) if len(tokens)][-1:]
                 if last == [self.sources.eod]:
                     raise SourceError(
-                        f"{source.url}: document {number} ends with the token {self.sources.eod} already; leave --eod out"
+                        f"{source.url}: document {number} ends with token {self.sources.eod} already; leave --eod out"
                     )
 
 

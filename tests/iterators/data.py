@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from ledgerbeam.io import Sample, build_index, encode_jsonl, publish_bytes, write_index
 from ledgerbeam.io.any_source import seek_points_of
-from ledgerbeam.io.idxpack.reader import collection_key
-from ledgerbeam.io.index.newlines import build_jsonl_index
-from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.io.datasets.megatron import write_megatron
 from ledgerbeam.io.datasets.megatron.packs import write_pack_catalog
+from ledgerbeam.io.idxpack.reader import collection_key
+from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
 from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.sources.documents import DocumentSources
@@ -260,12 +261,18 @@ def write_documents(prefix: Path, lengths: Sequence[int], *, first: int = 0, dty
 
 
 def write_packs(
-    folder: Path, prefixes: Sequence[str], work: PackDocuments, *, eod: int | None = None, task_bytes: int = 1 << 20
+    folder: Path | str,
+    prefixes: Sequence[str],
+    work: PackDocuments,
+    *,
+    eod: int | None = None,
+    task_bytes: int = 1 << 20,
+    options: Options | None = None,
 ) -> str:
     """Write packs as `ledgerbeam pack` does, without a job."""
-    opened, rows = DocumentSources(eod=eod), []
+    opened, rows = DocumentSources(options or {}, eod), []
     for prefix in prefixes:
-        found = stat_source(f"{prefix}.bin")
+        found = stat_source(f"{prefix}.bin", options)
         source = Source(found.url, found.size, found.version)
         for task in opened.kind_of(source).cut(source, TaskLimits(task_bytes)).tasks():
             done = work(task.replace(records=TaskReader(opened).read(task)))
@@ -274,10 +281,10 @@ def write_packs(
             (packs,) = done.records.datasets.values()
             (file,) = PacksEncoder({"length": work.length, "eod": eod}).of_task(task).encode(packs)
             name = f"{Path(prefix).name}-{task.start:010d}.arrow"
-            publish_bytes(f"{folder}/{name}", file.data)
+            publish_bytes(f"{folder}/{name}", file.data, options)
             digest = hashlib.sha256(file.data).hexdigest()
             rows.append((name.encode(), file.records, digest, source.url.encode(), source.version))
-    write_pack_catalog(str(folder), rows, None)
+    write_pack_catalog(str(folder), rows, options)
     return str(folder)
 
 

@@ -73,7 +73,7 @@ PACK = CallSpec(
     ),
     changes={
         "output": {"text": "folder of packs to write: Arrow files, and their catalog"},
-        "task_bytes": {"text": "size of a task in bytes of tokens; documents of different tasks share no pack", "default": "64M"},
+        "task_bytes": {"text": "size of a task in tokens; documents of two tasks share no pack", "default": "64M"},
         "storage_options": {"group": PACKS},
     },
 )

@@ -52,9 +52,9 @@ class PackDocuments:
         """Return the task with `TaskPacks`."""
         found: DocumentLengths = task.records
         are_empty = found.lengths == 0
-        times = np.where(are_empty, 0, 1)
+        times = (~are_empty).astype(np.int64)
         if self.weight != 1:
-            times *= times_of(task.source.url, found.numbers, np.full(len(found), self.weight))
+            times *= times_of(task.source.url, found.numbers, [self.weight] * len(found))
         lengths = found.lengths + self.adds_eod
         if (too_long := np.flatnonzero(lengths > _MOST)).size:
             raise RecordError(f"document {found.numbers[too_long[0]]}: more than {_MOST:,} tokens; divide it")
@@ -68,12 +68,12 @@ class PackDocuments:
         which, starts, stops, bounds = pack(lengths[kept], self.length, self.longest)
         of = kept[which]
         pieces = Pieces(
+            bounds.astype(np.int32),
             found.numbers[of],
             starts.astype(np.int32),
             stops.astype(np.int32),
             lengths[of].astype(np.int32),
             found.offsets[of] + starts,
-            bounds.astype(np.int32),
         )
         counts = replace(counts, written={"": len(pieces)})
         return task.replace(records=TaskResults({"": TaskPacks(pieces, found.dtype)}, counts))
@@ -164,7 +164,7 @@ def _assigned(sizes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     """
     # A sort of 16-bit numbers is a radix sort.
     order = np.argsort((length - sizes).astype(np.uint16 if length <= 1 << 16 else np.int64), kind="stable")
-    found, edges = sizes[order], np.empty(len(sizes), np.int64)
+    found, assigned = sizes[order], np.empty(len(sizes), np.int64)
     starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
     with_room: dict[int, list[int]] = {}  # packs by their room; the last one is used first
     rooms: list[int] = []  # these rooms, ascending
@@ -178,12 +178,12 @@ def _assigned(sizes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
             with_room[room] += packs
 
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(found)], strict=True):
-        size = int(found[start])
-        while start < stop:
+        size, place = int(found[start]), start
+        while place < stop:
             at = bisect_left(rooms, size)
             room = rooms[at] if at < len(rooms) else length
             fit = room // size
-            needed = -(-(stop - start) // fit)
+            needed = -(-(stop - place) // fit)
             if at < len(rooms):
                 packs = with_room[room]
                 taken, rest = packs[-needed:], packs[:-needed]
@@ -192,12 +192,12 @@ def _assigned(sizes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
             else:
                 taken = list(range(opened, opened + needed))
                 opened += needed
-            pieces = min(stop - start, fit * len(taken))
-            edges[start : start + pieces] = np.repeat(taken, fit)[:pieces]
+            pieces = min(stop - place, fit * len(taken))
+            assigned[place : place + pieces] = np.repeat(taken, fit)[:pieces]
             full, more = divmod(pieces, fit)
             put(room - fit * size, taken[:full])
             put(room - more * size, taken[full : full + 1] if more else [])
-            start += pieces
+            place += pieces
     packed = np.empty(len(sizes), np.int64)
-    packed[order] = edges
+    packed[order] = assigned
     return packed

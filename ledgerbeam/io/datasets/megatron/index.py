@@ -91,11 +91,7 @@ class MegatronIndex:
             else:
                 content = self._head
                 if len(content) < size:
-                    loaded, start = bytearray(size), 0
-                    for piece in self._reader.blocks(_REQUEST, _AHEAD, stop=size):
-                        loaded[start : start + len(piece)] = piece
-                        start += len(piece)
-                    content = memoryview(loaded).toreadonly()
+                    content = _read_span(self._reader, 0, size)
             self._content = content
         return content
 
@@ -312,6 +308,10 @@ class RangedTokens:
     def one(self, start: int, stop: int) -> Tokens:
         return np.frombuffer(self._reader.read(start, stop), self._dtype)
 
+    def whole(self, start: int, stop: int) -> Tokens:
+        """Return the tokens of a large byte range, which is read in pieces, some of them concurrently."""
+        return np.frombuffer(_read_span(self._reader, start, stop), self._dtype)
+
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
         """Return the tokens of byte ranges, as views of blocks of up to 8 MiB that have consecutive ranges."""
         dtype = self._dtype
@@ -332,6 +332,14 @@ class RangedTokens:
 
     def close(self) -> None:
         self._reader.close()
+
+
+def _read_span(reader: RangeReader, start: int, stop: int) -> memoryview:
+    loaded, place = bytearray(stop - start), 0
+    for piece in reader.blocks(_REQUEST, _AHEAD, start=start, stop=stop):
+        loaded[place : place + len(piece)] = piece
+        place += len(piece)
+    return memoryview(loaded).toreadonly()
 
 
 def map_file(path: str) -> memoryview:

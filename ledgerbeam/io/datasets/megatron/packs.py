@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +30,9 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local
 CATALOG = "_packs.arrow"
 FIELDS = ("tokens", "positions", "segments", "cu_seqlens", "documents", "starts", "dataset")
 _METADATA = b"ledgerbeam.packs"
-_OPEN = {True: 256, False: 32}  # most open files of packs: local ones are mapped, others are in memory
+_OPEN = {True: 64, False: 16}  # most open files of packs: local ones are mapped, others are in memory
+_OPENED = ("_open", "_datasets", "_blocks", "_lock")
+_REQUEST_COST = 1 << 16  # bytes that take as long to read as a request to a store
 _PIECE = pa.struct(
     [
         ("document", pa.int64()),
@@ -55,12 +58,12 @@ _Value = TypeVar("_Value")
 class Pieces(NamedTuple):
     """The pieces of packs, pack after pack: ranges of documents, as arrays of shape `(pieces,)`."""
 
+    bounds: NDArray[np.integer[Any]]  # first piece of each pack, and the number of pieces: shape `(packs + 1,)`
     documents: NDArray[np.int64]
     starts: NDArray[np.int32]
     stops: NDArray[np.int32]
     lengths: NDArray[np.int32]  # of the documents, with their end-of-document token
     offsets: NDArray[np.int64]  # of the first tokens in the `.bin`, in tokens
-    bounds: NDArray[np.int32]  # first piece of each pack, and the number of pieces
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -74,9 +77,8 @@ class Pieces(NamedTuple):
 
 def encode_packs(pieces: Pieces, facts: Mapping[str, Any]) -> bytes:
     """Return packs as an Arrow IPC file with `facts` as metadata: length, end-of-document token, dataset and dtype."""
-    columns = [pieces.documents, pieces.starts, pieces.stops, pieces.lengths, pieces.offsets]
     values = pa.StructArray.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _PIECE, strict=True)], fields=list(_PIECE)
+        [pa.array(column, field.type) for column, field in zip(pieces[1:], _PIECE, strict=True)], fields=list(_PIECE)
     )
     lists = pa.ListArray.from_arrays(pa.array(pieces.bounds, pa.int32()), values, type=_SCHEMA.field("pieces").type)
     return _arrow_bytes(pa.table([pa.array(pieces.tokens), lists], schema=_SCHEMA), facts)
@@ -101,7 +103,7 @@ def _arrow_bytes(table: pa.Table, facts: Mapping[str, Any]) -> bytes:
     table = table.replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
     with pa.ipc.new_file(data, table.schema) as writer:
         writer.write_table(table)
-    return data.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return data.getvalue().to_pybytes()
 
 
 def _read_arrow(data: bytes | memoryview, url: str) -> tuple[pa.RecordBatch, dict[str, Any]]:
@@ -119,7 +121,14 @@ class _PackFile:
         rows, self.facts = _read_arrow(data, url)
         lists = rows.column("pieces")
         self.tokens: NDArray[np.int32] = rows.column("tokens").to_numpy()
-        self.pieces = Pieces(*(lists.values.field(field.name).to_numpy() for field in _PIECE), lists.offsets.to_numpy())
+        self.pieces = Pieces(lists.offsets.to_numpy(), *(lists.values.field(field.name).to_numpy() for field in _PIECE))
+
+    def span(self, eod: int | None) -> tuple[int, int]:
+        """Return the first token in the `.bin` of all its packs, and the one after the last."""
+        pieces = self.pieces
+        sizes = pieces.stops - pieces.starts
+        ends = pieces.offsets + sizes - (0 if eod is None else pieces.stops == pieces.lengths)
+        return int(pieces.offsets.min()), int(ends.max())
 
 
 class _Recent(OrderedDict[Any, _Value]):
@@ -198,7 +207,7 @@ class PackReader:
         return f"PackReader({self.url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_open", "_datasets", "_lock")}
+        return {name: value for name, value in self.__dict__.items() if name not in _OPENED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -231,7 +240,7 @@ class PackReader:
             IndexError: There is no such pack.
         """
         numbers = numbers_of(indices, len(self), self.url, "pack")
-        return _Batch(self, numbers).items() if len(numbers) else []
+        return _ReadPacks(self, numbers).items() if len(numbers) else []
 
     def pieces_of(self, numbers: NDArray[np.int64]) -> tuple[Pieces, NDArray[np.int64]]:
         """Return the pieces of packs, in the order of `numbers`, and the file of each pack."""
@@ -242,16 +251,15 @@ class PackReader:
             first, stop = pieces.bounds[rows].astype(np.int64), pieces.bounds[rows + 1]
             counts[places] = stop - first
             wanted = _ranges(first, stop - first)
-            parts.append([column[wanted] for column in pieces[:-1]])
+            parts.append([column[wanted] for column in pieces[1:]])
             order.append(places)
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
         if len(order) > 1:  # from the order of files to that of the packs
             read = np.concatenate(order)
             first = np.empty(len(numbers), np.int64)
             first[read] = np.cumsum(counts[read]) - counts[read]
             columns = [column[_ranges(first, counts)] for column in columns]
-        bounds = np.concatenate(([0], np.cumsum(counts)))
-        return Pieces(*columns, bounds), files
+        return Pieces(np.concatenate(([0], np.cumsum(counts))), *columns), files
 
     def read_tokens(self, files: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Any]:
         """Read ranges of tokens, each from the dataset of a file of packs; as arrays, in order."""
@@ -260,10 +268,29 @@ class PackReader:
         for number in np.unique(datasets).tolist():
             places = np.flatnonzero(datasets == number)
             tokens, width = self._dataset(number, int(files[places[0]]))
+            counts = Counter(files[places].tolist())
+            for file, count in counts.items():
+                if isinstance(tokens, RangedTokens) and (block := self._block(tokens, width, file, count)) is not None:
+                    are_held = files[places] == file
+                    for place in places[are_held].tolist():
+                        found[place] = block[1][starts[place] - block[0] :][: sizes[place]]
+                    places = places[~are_held]
             first = starts[places] * width
             for place, part in zip(places.tolist(), tokens.many(first, first + sizes[places] * width), strict=True):
                 found[place] = part
         return found
+
+    def _block(self, tokens: RangedTokens, width: int, file: int, ranges: int) -> tuple[int, Any] | None:
+        """Return the first token of a file of packs in the `.bin`, and all tokens from there on; None to read ranges.
+
+        The tokens are read if `hold` demands it, or if requests for some ranges would cost as much.
+        """
+        first, stop = self._file(file).span(self.eod)
+        if not (self._held or file in self._blocks or ranges * _REQUEST_COST >= (stop - first) * width):
+            return None
+        read = partial(tokens.whole, first * width, stop * width)
+        with self._lock:
+            return first, self._blocks.get_or_make(file, read, max(1, self._held))
 
     def datasets_of(self, files: NDArray[np.int64]) -> list[int]:
         """Return the place in `sources` of the dataset of each file of packs."""
@@ -277,6 +304,7 @@ class PackReader:
     def _forget(self) -> None:
         self._open: _Recent[_PackFile] = _Recent()
         self._datasets: _Recent[tuple[TokenSource, int]] = _Recent()
+        self._blocks: _Recent[Any] = _Recent()  # all tokens of files of packs whose datasets are in a store
         self._lock = threading.Lock()
 
     def _by_file(self, numbers: NDArray[np.int64]) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
@@ -320,7 +348,7 @@ class PackReader:
             return self._datasets.get_or_make(number, opened, _OPEN[True])
 
     def _listed(self, facts: Mapping[str, Any]) -> FileInfo:
-        """Return the properties of the `.bin` of a dataset. ChangedSourceError: it is another than that of the packs."""
+        """Return the properties of the `.bin` of a dataset. ChangedSourceError: it is not the dataset of the packs."""
         remedy = "run the same ledgerbeam pack again, or restore the dataset"
         if self.datasets is not None:
             found = stat(f"{self.datasets}/{facts['path']}", self.options)
@@ -342,7 +370,7 @@ class PackReader:
             ) from error
 
 
-class _Batch:
+class _ReadPacks:
     """Packs that are read together."""
 
     def __init__(self, reader: PackReader, numbers: NDArray[np.int64]) -> None:
