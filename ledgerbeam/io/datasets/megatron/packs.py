@@ -261,24 +261,32 @@ class PackReader:
             columns = [column[_ranges(first, counts)] for column in columns]
         return Pieces(np.concatenate(([0], np.cumsum(counts))), *columns), files
 
-    def read_tokens(self, files: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Any]:
-        """Read ranges of tokens, each from the dataset of a file of packs; as arrays, in order."""
+    def copy_tokens(
+        self, into: NDArray[Any], places: NDArray[np.int64], files: NDArray[np.int64], ranges: NDArray[np.int64]
+    ) -> None:
+        """Copy ranges of tokens, each from the dataset of a file of packs, to places of an array.
+
+        Args:
+            into: The array, of one dimension.
+            places: First element of each range in it.
+            files: Number of the file of packs of each range.
+            ranges: First token of each range in the `.bin`, and the one after the last: shape `(2, ranges)`.
+        """
         datasets = self._dataset_of[files]
-        found: list[Any] = [None] * len(files)
         for number in np.unique(datasets).tolist():
-            places = np.flatnonzero(datasets == number)
-            tokens, width = self._dataset(number, int(files[places[0]]))
-            counts = Counter(files[places].tolist())
-            for file, count in counts.items():
-                if isinstance(tokens, RangedTokens) and (block := self._block(tokens, width, file, count)) is not None:
-                    are_held = files[places] == file
-                    for place in places[are_held].tolist():
-                        found[place] = block[1][starts[place] - block[0] :][: sizes[place]]
-                    places = places[~are_held]
-            first = starts[places] * width
-            for place, part in zip(places.tolist(), tokens.many(first, first + sizes[places] * width), strict=True):
-                found[place] = part
-        return found
+            of_it = np.flatnonzero(datasets == number)
+            tokens, width = self._dataset(number, int(files[of_it[0]]))
+            if isinstance(tokens, MappedTokens):
+                _copy(tokens.array, ranges[:, of_it], into, places[of_it])
+                continue
+            for file, count in Counter(files[of_it].tolist()).items():
+                if (block := self._block(tokens, width, file, count)) is not None:
+                    held = of_it[files[of_it] == file]
+                    _copy(block[1], ranges[:, held] - block[0], into, places[held])
+                    of_it = np.setdiff1d(of_it, held, assume_unique=True)
+            parts = tokens.many(*(ranges[:, of_it] * width))
+            for place, part in zip(places[of_it].tolist(), parts, strict=True):
+                into[place : place + len(part)] = part
 
     def _block(self, tokens: RangedTokens, width: int, file: int, ranges: int) -> tuple[int, Any] | None:
         """Return the first token of a file of packs in the `.bin`, and all tokens from there on; None to read ranges.
@@ -390,22 +398,23 @@ class _ReadPacks:
 
     def _tokens(self) -> NDArray[Any]:
         reader, pieces = self._reader, self._pieces
-        found = np.full((len(self._counts), reader.length), reader.pad, reader.dtype)
+        found = np.empty((len(self._counts), reader.length), reader.dtype)
         flat = found.reshape(-1)
+        for row in np.flatnonzero(self._totals < reader.length).tolist():
+            found[row, self._totals[row] :] = reader.pad
         rows = np.repeat(np.arange(len(self._counts)) * reader.length, self._counts)
         places, sizes = rows + self._stops - self._sizes, self._sizes
         if reader.eod is not None:
             have_end = pieces.stops == pieces.lengths
             flat[(rows + self._stops - 1)[have_end]] = reader.eod
             sizes = sizes - have_end
-        files = np.repeat(self._files, self._counts)
-        # Pieces that follow each other both in the dataset and in the pack are one read.
-        follow = (pieces.offsets[1:] == pieces.offsets[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
-        first = np.flatnonzero(np.concatenate(([True], ~(follow & (rows[1:] == rows[:-1])))))
-        sizes = np.add.reduceat(sizes, first)
-        parts = reader.read_tokens(files[first], pieces.offsets[first], sizes)
-        for place, size, part in zip(places[first].tolist(), sizes.tolist(), parts, strict=True):
-            flat[place : place + size] = part
+        # Pieces that follow each other both in the dataset and in the pack are one range.
+        ends = pieces.offsets + sizes
+        follow = (pieces.offsets[1:] == ends[:-1]) & (places[1:] == places[:-1] + sizes[:-1]) & (rows[1:] == rows[:-1])
+        first = np.flatnonzero(np.concatenate(([True], ~follow)))
+        last = np.append(first[1:], len(rows)) - 1
+        files = np.repeat(self._files, self._counts)[first]
+        reader.copy_tokens(flat, places[first], files, np.stack([pieces.offsets[first], ends[last]]))
         return found
 
     def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -452,6 +461,13 @@ def _ranges(starts: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) 
     """Return the numbers `starts[i], ..., starts[i] + counts[i] - 1` of each i, one after the other."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+
+
+def _copy(tokens: NDArray[Any], ranges: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]) -> None:
+    """Copy ranges of tokens to places of an array."""
+    ends = places + ranges[1] - ranges[0]
+    for place, end, start, stop in zip(places.tolist(), ends.tolist(), *ranges.tolist(), strict=True):
+        into[place:end] = tokens[start:stop]
 
 
 def _decoded(name: bytes) -> str:
