@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,3 +70,32 @@ class Packed(Records):
         items = {"fields": list(reader.fields), "dtype": reader.dtype.name, "pad": int(reader.pad)}
         data = {"url": reader.url, "version": reader.version, "packs": len(reader), "length": reader.length}
         return {**data, **items}
+
+
+def stack_packs(packs: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return packs as one batch, for `Map(Batches(Packed(...), 8), stack_packs)`.
+
+    Arrays as long as a pack get the shape `(packs, length)`, without a copy if the packs were read one after the other.
+    `cu_seqlens` are the bounds of the pieces in the batch as one sequence. Other arrays are concatenated.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for name, first in packs[0].items():
+        rows = [pack[name] for pack in packs]
+        if name == "cu_seqlens":
+            parts = [row[number > 0 :] + number * row[-1] for number, row in enumerate(rows)]
+            found[name] = np.concatenate(parts).astype(first.dtype)
+        elif name in ("documents", "starts"):
+            found[name] = np.concatenate(rows)
+        else:
+            found[name] = _adjacent(rows) if isinstance(first, np.ndarray) else np.array(rows)
+    return found
+
+
+def _adjacent(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return rows as one array: a view, if they are consecutive rows of one array."""
+    base, size = rows[0].base, rows[0].nbytes
+    places = [row.__array_interface__["data"][0] for row in rows]
+    if base is None or any(row.base is not base for row in rows) or np.ptp(np.diff(places, append=places[-1] + size)):
+        return np.stack(rows)
+    start = (places[0] - base.__array_interface__["data"][0]) // rows[0].itemsize
+    return base.reshape(-1)[start : start + len(rows) * len(rows[0])].reshape(len(rows), -1)

@@ -10,9 +10,12 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.datasets.megatron.packs import FIELDS
+from ledgerbeam.iterators import Packed
 from ledgerbeam.iterators.torch_data import GraphDataset
+from ledgerbeam.transforms.mapping.pack import PackDocuments
 from tests.io.datasets.lit.test_dataset import write
-from tests.iterators.data import in_blocks, numbers, write_lines
+from tests.iterators.data import in_blocks, numbers, write_documents, write_lines, write_packs
 
 KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
 
@@ -71,6 +74,17 @@ def test_a_loader_has_the_length_of_its_part_of_the_graph(torch: Peer, paths: li
     found = torch.ask("lengths", paths=paths, mode=mode, ranks=ranks)
     assert all(length == count for length, count in found)
     assert sum(length for length, _ in found) == 95
+
+
+@pytest.mark.parametrize("mode", ["main", "fork"])
+def test_batches_of_packs_are_tensors_and_other_ranks_read_the_rest(torch: Peer, tmp_path: Path, mode: str) -> None:
+    prefix = write_documents(tmp_path / "d", [1 + n * 7 % 40 for n in range(60)])
+    folder = write_packs(tmp_path / "packs", [prefix], PackDocuments(32))
+    found = torch.ask("packs", folder=folder, mode=mode, steps=2)
+    assert sorted(found["rows"]) == sorted(pack["tokens"].tolist() for pack in Packed(folder))
+    integers = {"cu_seqlens": "int32", "positions": "int32", "segments": "int32", "starts": "int32"}
+    dtypes = {name: integers.get(name, "int64") for name in FIELDS}
+    assert found["types"] == sorted(f"{name} Tensor torch.{dtype}" for name, dtype in dtypes.items())
 
 
 def test_a_graph_without_a_length_has_none_in_a_loader(torch: Peer, paths: list[str]) -> None:

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.iterators import GlobalShuffle, IteratorNode, Mux, Packed, Repeat, merge_states
+from ledgerbeam.iterators import GlobalShuffle, IteratorNode, Mux, Packed, Repeat, merge_states, stack_packs
 from ledgerbeam.iterators.testing import through_json
 from ledgerbeam.transforms.mapping.pack import PackDocuments
 from tests.iterators.data import numbers, plain, write_documents, write_packs
 from tests.servers.s3_proxy import S3Proxy
 
 PAD = 60_000
+DTYPES = [("uint16", "uint16"), ("uint16", "int32"), ("uint16", "uint64"), ("int32", "int64"), ("int64", "int64")]
 
 
 def naive_best_fit(lengths: Sequence[int], length: int) -> list[int]:
@@ -70,21 +71,20 @@ def check_pack(pack: dict[str, Any], documents: Sequence[Sequence[int]], length:
     lengths=st.lists(st.integers(0, 40), min_size=1, max_size=60).filter(any),
     length=st.integers(1, 24),
     how=st.sampled_from([("best-fit", "split"), ("best-fit", "cut"), ("concat", "split")]),
-    others=st.tuples(
-        st.sampled_from([None, 59_999]), st.sampled_from([1, 100, 1 << 20]), st.sampled_from(["uint16", "int32"])
-    ),
+    others=st.tuples(st.sampled_from([None, 59_999]), st.sampled_from([1, 100, 1 << 20]), st.sampled_from(DTYPES)),
 )
 def test_each_token_of_each_document_is_in_one_pack(
     lengths: list[int],
     length: int,
     how: tuple[Any, Any],
-    others: tuple[int | None, int, str],
+    others: tuple[int | None, int, tuple[str, str]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder, (eod, task_bytes, dtype) = tmp_path_factory.mktemp("packs"), others
+    folder, (eod, task_bytes, (dtype, of_arrays)) = tmp_path_factory.mktemp("packs"), others
     prefix = write_documents(folder / "d", lengths, dtype=dtype)
     work = PackDocuments(length, how[0], eod is not None, how[1])
-    packed = Packed(write_packs(folder / "packs", [prefix], work, eod=eod, task_bytes=task_bytes), pad=PAD)
+    folder_of_packs = write_packs(folder / "packs", [prefix], work, eod=eod, task_bytes=task_bytes)
+    packed = Packed(folder_of_packs, pad=PAD, dtype=of_arrays)
     ends = np.cumsum(lengths).tolist()
     documents = [
         [*range(end - size, end), *([] if eod is None else [eod])] if size else []
@@ -298,6 +298,13 @@ def test_fields_and_dtype_are_chosen_and_rows_of_a_read_share_one_array(tmp_path
     assert base is not None
     assert all(pack["tokens"].base is base for pack in some)
     assert base.dtype == np.int32
+    for wanted, is_view in (([0, 1, 2], True), ([1], True), ([0, 2], False)):
+        batch = stack_packs([some[place] for place in wanted])
+        assert batch["tokens"].tolist() == [some[place]["tokens"].tolist() for place in wanted]
+        assert np.shares_memory(batch["tokens"], base) == is_view
+        assert batch["cu_seqlens"].tolist() == sorted(
+            {16 * number + bound for number, place in enumerate(wanted) for bound in some[place]["cu_seqlens"].tolist()}
+        )
     assert (base.reshape(-1, 16) == np.stack([pack["tokens"] for pack in some])).all()
 
 

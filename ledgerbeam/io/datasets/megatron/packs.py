@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io import native
 from ledgerbeam.io.datasets.megatron.index import MappedTokens, RangedTokens, TokenSource, map_file
 from ledgerbeam.io.index.reader import numbers_of
 from ledgerbeam.io.storage.client import Options
@@ -465,6 +466,10 @@ def _ranges(starts: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) 
 
 def _copy(tokens: NDArray[Any], ranges: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]) -> None:
     """Copy ranges of tokens to places of an array."""
+    if native.compiled is not None:
+        kinds = [array.itemsize * (-1 if array.dtype.kind == "i" else 1) for array in (tokens, into)]
+        if native.compiled.copy_tokens(tokens, into, (kinds[0], kinds[1]), np.ascontiguousarray(ranges), places):
+            return
     ends = places + ranges[1] - ranges[0]
     for place, end, start, stop in zip(places.tolist(), ends.tolist(), *ranges.tolist(), strict=True):
         into[place:end] = tokens[start:stop]
