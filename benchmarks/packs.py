@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -96,9 +96,8 @@ def _speeds(prefix: str, packs: dict[str, str], count: int) -> Iterator[Row]:
                 "energon": lambda: float(peer.ask("energon", count=some, **asked)) * count / some,
             }
             seconds = best(contenders)
-    work = {
-        name: Work(f"{name}", "tokens", count * LENGTH) for name in ("best-fit", "best-fit shuffled", "concat shuffled")
-    }
+    names = ("best-fit", "best-fit shuffled", "concat shuffled")
+    work = {name: Work(name, "tokens", count * LENGTH) for name in names}
     for name, one in work.items():
         yield speed_row(one, seconds[f"ours, {name}"], "by hand", seconds[f"by hand, {name}"], 1)
     for name, peer_name, title in (
@@ -116,7 +115,7 @@ def _written_by_hand(prefix: str, folder: str) -> Callable[..., Iterator[Any]]:
     pieces, _ = Packed(folder).records.pieces_of(np.arange(len(Packed(folder))))
     bounds, starts = pieces.bounds.tolist(), pieces.offsets.tolist()
     stops = (pieces.offsets + pieces.stops - pieces.starts).tolist()
-    packs = [list(zip(starts[a:b], stops[a:b], strict=True)) for a, b in zip(bounds, bounds[1:], strict=False)]
+    packs = [list(zip(starts[a:b], stops[a:b], strict=True)) for a, b in pairwise(bounds)]
     with MegatronReader(prefix) as reader:
         tokens = np.asarray(np.memmap(reader.url, reader.dtype, "r"))
     shuffled = np.random.default_rng(1).permutation(len(packs)).tolist()

