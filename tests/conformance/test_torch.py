@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.peer import Peer
+from benchmarks.peer import ROOT, Peer, peer_python
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.megatron.packs import FIELDS
 from ledgerbeam.iterators import Packed
@@ -85,6 +87,28 @@ def test_batches_of_packs_are_tensors_and_other_ranks_read_the_rest(torch: Peer,
     integers = {"cu_seqlens": "int32", "positions": "int32", "segments": "int32", "starts": "int32"}
     dtypes = {name: integers.get(name, "int64") for name in FIELDS}
     assert found["types"] == sorted(f"{name} Tensor torch.{dtype}" for name, dtype in dtypes.items())
+
+
+@pytest.mark.slow
+def test_a_training_on_four_ranks_continues_on_three_with_the_losses_of_an_undisturbed_one(
+    torch: Peer, tmp_path: Path
+) -> None:
+    """`examples/train_packs.py`, with packs that are written here."""
+    del torch  # it says whether torch is there
+    losses = []
+    for name, runs in (("elastic", [(4, 4), (3, 8)]), ("undisturbed", [(1, 8)])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for source, count in (("code", 400), ("prose", 300)):
+            prefix = write_documents(folder / source, [5 + n * 7 % 80 for n in range(count)], dtype="uint8")
+            write_packs(folder / f"{source}-packs", [prefix], PackDocuments(128))
+        for ranks, steps in runs:
+            words = ("examples/train_packs.py", str(folder), "--ranks", str(ranks), "--steps", str(steps))
+            env = {**os.environ, "PYTHONPATH": str(ROOT)}
+            subprocess.run([str(peer_python()), *words], cwd=ROOT, env=env, check=True)
+        losses.append((folder / "losses.txt").read_text())
+    assert losses[0] == losses[1]
+    assert len(losses[0].splitlines()) == 8
 
 
 def test_a_graph_without_a_length_has_none_in_a_loader(torch: Peer, paths: list[str]) -> None:
