@@ -64,7 +64,7 @@ class PackOptions(StoreOptions, FolderOptions, BaseOptions, LimitOptions, AnyJob
 
 PACK = CallSpec(
     "pack",
-    "pack documents of Megatron datasets into sequences of one length, by index",
+    "pack documents of Megatron datasets into sequences of one length",
     PackOptions,
     (
         Argument(

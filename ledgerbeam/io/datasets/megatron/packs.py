@@ -278,12 +278,12 @@ class PackReader:
             of_it = np.flatnonzero(datasets == number)
             tokens, width = self._dataset(number, int(files[of_it[0]]))
             if isinstance(tokens, MappedTokens):
-                _copy(tokens.array, ranges[:, of_it], into, places[of_it])
+                copy_ranges(tokens.array, ranges[:, of_it], into, places[of_it])
                 continue
             for file, count in Counter(files[of_it].tolist()).items():
                 if (block := self._block(tokens, width, file, count)) is not None:
                     held = of_it[files[of_it] == file]
-                    _copy(block[1], ranges[:, held] - block[0], into, places[held])
+                    copy_ranges(block[1], ranges[:, held] - block[0], into, places[held])
                     of_it = np.setdiff1d(of_it, held, assume_unique=True)
             parts = tokens.many(*(ranges[:, of_it] * width))
             for place, part in zip(places[of_it].tolist(), parts, strict=True):
@@ -464,7 +464,7 @@ def _ranges(starts: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) 
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
 
 
-def _copy(tokens: NDArray[Any], ranges: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]) -> None:
+def copy_ranges(tokens: NDArray[Any], ranges: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]) -> None:
     """Copy ranges of tokens to places of an array."""
     if native.compiled is not None:
         kinds = [array.itemsize * (-1 if array.dtype.kind == "i" else 1) for array in (tokens, into)]
