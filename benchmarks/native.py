@@ -91,8 +91,8 @@ def _works(data: Data) -> Iterator[tuple[Work, Callable[[], object]]]:
     yield Work("lines in another order", "lines", len(mixed)), mixed.joined
 
     tokens, into = np.arange(RANGES * RANGE, dtype=np.uint16), np.empty(RANGES * RANGE, np.int64)
-    starts = np.random.default_rng(4).permutation(RANGES) * RANGE
-    ranges, places = np.stack([starts, starts + RANGE]), np.arange(RANGES) * RANGE
+    begins = np.random.default_rng(4).permutation(RANGES) * RANGE
+    ranges, places = np.stack([begins, begins + RANGE]), np.arange(RANGES) * RANGE
     yield Work("tokens of packs", "tokens", len(tokens)), lambda: copy_ranges(tokens, ranges, into, places)
 
     folder = _folder(data.work / "many", data.count(FILES))

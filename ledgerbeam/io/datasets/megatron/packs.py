@@ -7,12 +7,11 @@ the columns. Files are not compressed, so a local file is mapped, and any pack o
 from __future__ import annotations
 
 import json
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import native
-from ledgerbeam.io.datasets.megatron.index import MappedTokens, RangedTokens, TokenSource, map_file
+from ledgerbeam.io.datasets.megatron.index import MappedTokens, RangedTokens, Tokens, map_file
 from ledgerbeam.io.index.reader import numbers_of
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
@@ -32,7 +31,6 @@ CATALOG = "_packs.arrow"
 FIELDS = ("tokens", "positions", "segments", "cu_seqlens", "documents", "starts", "dataset")
 _METADATA = b"ledgerbeam.packs"
 _OPEN = {True: 64, False: 16}  # most open files of packs: local ones are mapped, others are in memory
-_OPENED = ("_open", "_datasets", "_blocks", "_lock")
 _REQUEST_COST = 1 << 16  # bytes that take as long to read as a request to a store
 _PIECE = pa.struct(
     [
@@ -53,7 +51,6 @@ _ROWS = pa.schema(
         ("version", pa.string()),
     ]
 )
-_Value = TypeVar("_Value")
 
 
 class Pieces(NamedTuple):
@@ -93,7 +90,7 @@ def write_pack_catalog(
     A row is the name of a file, its number of packs and checksum, and the URL and the version of its dataset.
     """
     listed = list(rows)
-    facts = _PackFile(read_bytes(f"{folder}/{listed[0][0].decode()}", options), folder).facts
+    facts = _PackFile(read_bytes(f"{folder}/{_decoded(listed[0][0])}", options), folder).facts
     table = pa.table([pa.array(column) for column in zip(*listed, strict=True)], schema=_ROWS)
     publish_bytes(f"{folder}/{CATALOG}", _arrow_bytes(table, {"length": facts["length"], "eod": facts["eod"]}), options)
     return [f"{folder}/{CATALOG}"]
@@ -124,23 +121,14 @@ class _PackFile:
         self.tokens: NDArray[np.int32] = rows.column("tokens").to_numpy()
         self.pieces = Pieces(lists.offsets.to_numpy(), *(lists.values.field(field.name).to_numpy() for field in _PIECE))
 
-    def span(self, eod: int | None) -> tuple[int, int]:
-        """Return the first token in the `.bin` of all its packs, and the one after the last."""
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The first token in the `.bin` of all its packs, and the one after the last."""
         pieces = self.pieces
-        sizes = pieces.stops - pieces.starts
-        ends = pieces.offsets + sizes - (0 if eod is None else pieces.stops == pieces.lengths)
+        ends = pieces.offsets + pieces.stops - pieces.starts
+        if self.facts["eod"] is not None:
+            ends -= pieces.stops == pieces.lengths
         return int(pieces.offsets.min()), int(ends.max())
-
-
-class _Recent(OrderedDict[Any, _Value]):
-    """The most recently used values."""
-
-    def get_or_make(self, key: Any, make: Callable[[], _Value], most: int) -> _Value:
-        found = self.pop(key, None)
-        self[key] = value = make() if found is None else found
-        while len(self) > most:
-            self.popitem(last=False)
-        return value
 
 
 class PackReader:
@@ -179,7 +167,7 @@ class PackReader:
         self.dtype = np.dtype(dtype)
         self.pad = self.dtype.type(pad)
         self.datasets = None if datasets is None else canonical_url(datasets).rstrip("/")
-        if unknown := [name for name in fields if name not in FIELDS]:
+        if unknown := [name for name in self.fields if name not in FIELDS]:
             raise UsageError(f"{self.url}: expected fields of {', '.join(FIELDS)}, found {unknown[0]!r}")
         try:
             data = read_bytes(f"{self.url}/{CATALOG}", options)
@@ -200,7 +188,8 @@ class PackReader:
         self.sources = list(dict.fromkeys(sources))
         """URLs of the datasets as they were when the packs were made; `dataset` of a pack is a place in this list."""
         numbers = {source: number for number, source in enumerate(self.sources)}
-        self._dataset_of = np.array([numbers[source] for source in sources], np.int64)
+        self.dataset_of = np.array([numbers[source] for source in sources], np.int64)
+        """For each file of packs, the place of its dataset in `sources`."""
         self._held = 0
         self._forget()
 
@@ -208,7 +197,7 @@ class PackReader:
         return f"PackReader({self.url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _OPENED}
+        return {**self.__dict__, **dict.fromkeys(("_file", "_dataset", "_block"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -223,6 +212,7 @@ class PackReader:
     def hold(self, blocks: int) -> None:
         """Keep the tokens of this many files of packs in memory, if the datasets are in a store."""
         self._held = blocks
+        self._forget()
 
     def sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of tokens of packs, without padding. No tokens are read."""
@@ -273,48 +263,39 @@ class PackReader:
             files: Number of the file of packs of each range.
             ranges: First token of each range in the `.bin`, and the one after the last: shape `(2, ranges)`.
         """
-        datasets = self._dataset_of[files]
+        datasets = self.dataset_of[files]
         for number in np.unique(datasets).tolist():
             of_it = np.flatnonzero(datasets == number)
-            tokens, width = self._dataset(number, int(files[of_it[0]]))
+            tokens, width = self._dataset(number)
             if isinstance(tokens, MappedTokens):
                 copy_ranges(tokens.array, ranges[:, of_it], into, places[of_it])
                 continue
             for file, count in Counter(files[of_it].tolist()).items():
-                if (block := self._block(tokens, width, file, count)) is not None:
+                first, stop = self._file(file).span
+                # Requests for many ranges would take longer than one of all tokens.
+                if self._held or count * _REQUEST_COST >= (stop - first) * width:
                     held = of_it[files[of_it] == file]
-                    copy_ranges(block[1], ranges[:, held] - block[0], into, places[held])
+                    copy_ranges(self._block(file), ranges[:, held] - first, into, places[held])
                     of_it = np.setdiff1d(of_it, held, assume_unique=True)
             parts = tokens.many(*(ranges[:, of_it] * width))
             for place, part in zip(places[of_it].tolist(), parts, strict=True):
                 into[place : place + len(part)] = part
 
-    def _block(self, tokens: RangedTokens, width: int, file: int, ranges: int) -> tuple[int, Any] | None:
-        """Return the first token of a file of packs in the `.bin`, and all tokens from there on; None to read ranges.
-
-        The tokens are read if `hold` demands it, or if requests for some ranges would cost as much.
-        """
-        first, stop = self._file(file).span(self.eod)
-        if not (self._held or file in self._blocks or ranges * _REQUEST_COST >= (stop - first) * width):
-            return None
-        read = partial(tokens.whole, first * width, stop * width)
-        with self._lock:
-            return first, self._blocks.get_or_make(file, read, max(1, self._held))
-
-    def datasets_of(self, files: NDArray[np.int64]) -> list[int]:
-        """Return the place in `sources` of the dataset of each file of packs."""
-        found: list[int] = self._dataset_of[files].tolist()
-        return found
+    def _read_block(self, file: int) -> Tokens:
+        """Return all tokens of the documents of a file of packs, whose dataset is in a store."""
+        tokens, width = self._dataset(int(self.dataset_of[file]))
+        first, stop = self._file(file).span
+        return tokens.whole(first * width, stop * width)
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
         self._forget()
 
     def _forget(self) -> None:
-        self._open: _Recent[_PackFile] = _Recent()
-        self._datasets: _Recent[tuple[TokenSource, int]] = _Recent()
-        self._blocks: _Recent[Any] = _Recent()  # all tokens of files of packs whose datasets are in a store
-        self._lock = threading.Lock()
+        # Caches without a lock, which a fork could copy locked.
+        self._file = lru_cache(_OPEN[is_local(self.url)])(self._open_file)
+        self._dataset = lru_cache(_OPEN[True])(self._open_dataset)
+        self._block = lru_cache(max(1, self._held))(self._read_block)
 
     def _by_file(self, numbers: NDArray[np.int64]) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each file, the places of its packs in `numbers`, and their rows in the file."""
@@ -326,35 +307,24 @@ class PackReader:
             places, file = order[start:stop], int(found[start])
             yield file, places, numbers[places] - (int(self._ends[file - 1]) if file else 0)
 
-    def _file(self, number: int) -> _PackFile:
-        def opened() -> _PackFile:
-            url = self._files[number]
-            file = _PackFile(map_file(url) if is_local(url) else read_bytes(url, self.options), url)
-            if (len(file.tokens), file.facts["length"], file.facts["eod"]) != (
-                self.blocks[number],
-                self.length,
-                self.eod,
-            ):
-                raise ChangedSourceError(f"{url}: is not the file of its catalog; run the same ledgerbeam pack again")
-            return file
+    def _open_file(self, number: int) -> _PackFile:
+        url = self._files[number]
+        file = _PackFile(map_file(url) if is_local(url) else read_bytes(url, self.options), url)
+        found = len(file.tokens), file.facts["length"], file.facts["eod"]
+        if found != (self.blocks[number], self.length, self.eod):
+            raise ChangedSourceError(f"{url}: is not the file of its catalog; run the same ledgerbeam pack again")
+        return file
 
-        with self._lock:
-            return self._open.get_or_make(number, opened, _OPEN[is_local(self.url)])
-
-    def _dataset(self, number: int, file: int) -> tuple[TokenSource, int]:
-        facts = self._file(file).facts
-
-        def opened() -> tuple[TokenSource, int]:
-            dtype = np.dtype(facts["dtype"])
-            if not np.can_cast(dtype, self.dtype):
-                raise UsageError(f"{self.sources[number]}: {self.dtype} cannot hold its tokens, of {dtype}; give dtype")
-            listed = self._listed(facts)
-            if is_local(listed.url):
-                return MappedTokens(listed.url, dtype), dtype.itemsize
-            return RangedTokens(listed.url, dtype, self.options, listed.size, listed), dtype.itemsize
-
-        with self._lock:
-            return self._datasets.get_or_make(number, opened, _OPEN[True])
+    def _open_dataset(self, number: int) -> tuple[Any, int]:
+        """Return the tokens of a dataset, `MappedTokens` or `RangedTokens`, and the size of a token in bytes."""
+        facts = self._file(int((self.dataset_of == number).argmax())).facts
+        dtype = np.dtype(facts["dtype"])
+        if not np.can_cast(dtype, self.dtype):
+            raise UsageError(f"{self.sources[number]}: {self.dtype} cannot hold its tokens, of {dtype}; give dtype")
+        listed = self._listed(facts)
+        if is_local(listed.url):
+            return MappedTokens(listed.url, dtype), dtype.itemsize
+        return RangedTokens(listed.url, dtype, self.options, listed.size, listed), dtype.itemsize
 
     def _listed(self, facts: Mapping[str, Any]) -> FileInfo:
         """Return the properties of the `.bin` of a dataset. ChangedSourceError: it is not the dataset of the packs."""
@@ -418,33 +388,31 @@ class _ReadPacks:
         reader.copy_tokens(flat, places[first], files, np.stack([pieces.offsets[first], ends[last]]))
         return found
 
-    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ends of the pieces in their packs, with padding as one more piece, and the first of each pack."""
-        padded = self._totals < self._reader.length
-        counts = self._counts + padded
-        first = np.cumsum(counts) - counts
-        ends = np.full(int(counts.sum()), self._reader.length, np.int64)
-        ends[_ranges(first, self._counts)] = self._stops
-        return ends, np.append(first, len(ends))
+    @cached_property
+    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The ends and the sizes of the pieces, with padding as one more piece, and the first piece of each pack."""
+        counts = self._counts + (self._totals < self._reader.length)
+        first = np.concatenate(([0], np.cumsum(counts)))
+        ends = np.full(int(first[-1]), self._reader.length, np.int64)
+        ends[_ranges(first[:-1], self._counts)] = self._stops
+        starts = np.roll(ends, 1)
+        starts[first[:-1]] = 0
+        return ends, ends - starts, first
 
     def _positions(self) -> NDArray[np.int32]:
-        ends, first = self._edges()
-        sizes = np.diff(ends, prepend=0)
-        sizes[first[:-1]] = ends[first[:-1]]
-        found = np.arange(len(self._counts) * self._reader.length, dtype=np.int32)
+        _, sizes, _ = self._edges
+        found = np.arange(int(sizes.sum()), dtype=np.int32)
         found -= np.repeat((np.cumsum(sizes) - sizes).astype(np.int32), sizes)
         return found.reshape(-1, self._reader.length)
 
     def _segments(self) -> NDArray[np.int32]:
-        ends, first = self._edges()
-        sizes = np.diff(ends, prepend=0)
-        sizes[first[:-1]] = ends[first[:-1]]
+        ends, sizes, first = self._edges
         numbers = np.arange(len(ends), dtype=np.int32) - np.repeat(first[:-1], np.diff(first)).astype(np.int32)
         numbers[first[1:][self._totals < self._reader.length] - 1] = -1
         return np.repeat(numbers, sizes).reshape(-1, self._reader.length)
 
     def _cu_seqlens(self) -> list[NDArray[np.int32]]:
-        ends, first = self._edges()
+        ends, _, first = self._edges
         found = np.insert(ends, first[:-1], 0).astype(np.int32)
         return np.split(found, first[1:-1] + np.arange(1, len(first) - 1))
 
@@ -455,7 +423,8 @@ class _ReadPacks:
         return np.split(self._pieces.starts, self._pieces.bounds[1:-1])
 
     def _dataset(self) -> list[int]:
-        return self._reader.datasets_of(self._files)
+        found: list[int] = self._reader.dataset_of[self._files].tolist()
+        return found
 
 
 def _ranges(starts: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
