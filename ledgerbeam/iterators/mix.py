@@ -219,15 +219,14 @@ class _TokenMux(OrderedNode, Mux):
             raise UsageError("Mux: seed and stop_early are for weights in items; leave them out")
         OrderedNode.__init__(self, shuffle=False, seed=0)
         Mux.__init__(self, *sources, temperature=temperature, weights_in=weights_in)
-        phases: Any = [(0, self.weights if weights is None else weights)]
-        if weights and all(isinstance(phase, Sequence) for phase in weights):
-            phases = [*weights]
+        phases: Any = weights
+        if weights is None or not all(isinstance(phase, Sequence) for phase in weights):
+            phases = [(0, self.weights if weights is None else weights)]
         starts = [start for start, _ in phases]
         if starts[0] != 0 or sorted({*starts}) != starts:
             raise UsageError(f"Mux: expected a schedule that starts at 0 tokens and ascends, found starts {starts}")
-        self.phases = [
-            (start, self._scaled(given, temperature, may_be_zero=len(phases) > 1)) for start, given in phases
-        ]
+        may_be_zero = len(phases) > 1
+        self.phases = [(start, self._scaled(one, temperature, may_be_zero=may_be_zero)) for start, one in phases]
         require_places(self.sources, "Mux", "use weights in items")
         self._drawn = _Drawn(self, 0)
 
@@ -264,7 +263,7 @@ class _TokenMux(OrderedNode, Mux):
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
         drawn = field(state, "drawn", self._name)
-        if len(drawn) != len(_Drawn(self, 0).before(0)) or len(drawn[-1]) != len(self.sources):
+        if len(drawn[-1]) != len(self.sources):
             raise CheckpointError(f"{self!r}: the state has another number of sources; load a state of this graph")
         self._drawn = _Drawn(self, self._epoch, drawn)
 
@@ -299,8 +298,8 @@ class _Drawn:
         if lowest < self._first:
             self._go_to(self.before(lowest))
         while self._place <= highest:
-            if self._place % _STATE_EVERY == 0:
-                self._keep()
+            if self._place % _STATE_EVERY == 0 and self._place > self._states[-1][0]:
+                self._states.append([self._place, self._tokens, self._phase, [*self._ranks], [*self._costs]])
             self._found.append(self._draw())
             self._place += 1
         found = [self._found[place - self._first] for place in places]
@@ -311,15 +310,11 @@ class _Drawn:
 
     def before(self, place: int) -> list[Any]:
         """Return the last known state at or before a place. Earlier ones are forgotten."""
-        known = [state for state in self._states if state[0] <= place]
+        known = sum(state[0] <= place for state in self._states)
         if not known:  # before the state of a checkpoint: only for reads at any place
             return self._start
-        self._states = self._states[len(known) - 1 :]
-        return known[-1]
-
-    def _keep(self) -> None:
-        if self._place > self._states[-1][0]:
-            self._states.append([self._place, self._tokens, self._phase, [*self._ranks], [*self._costs]])
+        self._states = self._states[known - 1 :]
+        return self._states[0]
 
     def _go_to(self, state: list[Any]) -> None:
         self._place, self._tokens, self._phase, ranks, costs = state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -64,8 +63,11 @@ class PackDocuments:
         counts = RecordCounts(len(found), len(found) - sum(drops.values()), drops)
         if not len(kept):
             return NoneTask(task, counts=counts)
-        pack = _best_fit if self.strategy == "best-fit" else _concatenated
-        which, starts, stops, bounds = pack(lengths[kept], self.length, self.longest)
+        if self.strategy == "concat":
+            which, starts, stops, bounds = _concatenated(lengths[kept], self.length)
+        else:
+            longest = self.length if self.longest == "cut" else _MOST
+            which, starts, stops, bounds = _best_fit(np.minimum(lengths[kept], longest), self.length)
         of = kept[which]
         pieces = Pieces(
             bounds.astype(np.int32),
@@ -117,17 +119,13 @@ class PacksEncoder:
         data = encode_packs(packs.pieces, {**self.facts, "dtype": packs.dtype})
         return [ShardFile(".arrow", data, len(packs))]
 
-    def __str__(self) -> str:
-        return f"packs {json.dumps(dict(self.facts))}"
-
 
 _Packed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """Document, start and stop of each piece, pack after pack; and the first piece of each pack, and their number."""
 
 
-def _concatenated(lengths: NDArray[np.int64], length: int, longest: Longest) -> _Packed:
+def _concatenated(lengths: NDArray[np.int64], length: int) -> _Packed:
     """Cut the documents, one after the other, into packs of `length` tokens; the last pack may have fewer."""
-    del longest
     ends = np.cumsum(lengths)
     cuts = np.unique(np.concatenate(([0], ends, np.arange(0, ends[-1], length))))
     which = ends.searchsorted(cuts[:-1], "right")
@@ -136,10 +134,8 @@ def _concatenated(lengths: NDArray[np.int64], length: int, longest: Longest) -> 
     return which, cuts[:-1] - before, cuts[1:] - before, bounds
 
 
-def _best_fit(lengths: NDArray[np.int64], length: int, longest: Longest) -> _Packed:
+def _best_fit(lengths: NDArray[np.int64], length: int) -> _Packed:
     """Pack documents by best-fit decreasing. Packs are ordered by their first piece, and pieces by their documents."""
-    if longest == "cut":
-        lengths = np.minimum(lengths, length)
     counts = -(-lengths // length)
     which = np.repeat(np.arange(len(lengths)), counts)
     starts = (np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)) * length

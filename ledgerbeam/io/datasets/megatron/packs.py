@@ -191,7 +191,7 @@ class PackReader:
         self.dataset_of = np.array([numbers[source] for source in sources], np.int64)
         """For each file of packs, the place of its dataset in `sources`."""
         self._held = 0
-        self._forget()
+        self.close()
 
     def __repr__(self) -> str:
         return f"PackReader({self.url!r})"
@@ -201,7 +201,7 @@ class PackReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self.close()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -212,7 +212,7 @@ class PackReader:
     def hold(self, blocks: int) -> None:
         """Keep the tokens of this many files of packs in memory, if the datasets are in a store."""
         self._held = blocks
-        self._forget()
+        self.close()
 
     def sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of tokens of packs, without padding. No tokens are read."""
@@ -289,9 +289,6 @@ class PackReader:
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
-        self._forget()
-
-    def _forget(self) -> None:
         # Caches without a lock, which a fork could copy locked.
         self._file = lru_cache(_OPEN[is_local(self.url)])(self._open_file)
         self._dataset = lru_cache(_OPEN[True])(self._open_dataset)
