@@ -14,6 +14,7 @@ from benchmarks.data import Data
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import JsonlReader, Sample, TarReader, native, write_index
+from ledgerbeam.io.datasets.megatron.packs import copy_ranges
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.objects import list_files
@@ -33,6 +34,7 @@ READS = 100_000
 SAMPLES = 5_000
 SMALL_MEMBERS = 200_000
 FILES = 100_000
+RANGES, RANGE = 20_000, 250  # ranges of tokens, and the tokens of each
 IN_MEMORY = 64 * 1024 * 1024
 ROUNDS = 7
 
@@ -87,6 +89,11 @@ def _works(data: Data) -> Iterator[tuple[Work, Callable[[], object]]]:
     yield Work("keys of JSONL lines", "lines", len(held_lines)), lambda: keys.of(records)
     mixed = held_lines.at(np.random.default_rng(3).permutation(len(held_lines)))
     yield Work("lines in another order", "lines", len(mixed)), mixed.joined
+
+    tokens, into = np.arange(RANGES * RANGE, dtype=np.uint16), np.empty(RANGES * RANGE, np.int64)
+    begins = np.random.default_rng(4).permutation(RANGES) * RANGE
+    ranges, places = np.stack([begins, begins + RANGE]), np.arange(RANGES) * RANGE
+    yield Work("tokens of packs", "tokens", len(tokens)), lambda: copy_ranges(tokens, ranges, into, places)
 
     folder = _folder(data.work / "many", data.count(FILES))
     described = Work("sizes of the files of a folder", "files", data.count(FILES))

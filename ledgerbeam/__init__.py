@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.index import index, verify
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
     from ledgerbeam.pipelines.calls.megatron import merge, tokenize
+    from ledgerbeam.pipelines.calls.packs import pack
     from ledgerbeam.pipelines.calls.publish import publish
     from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
     from ledgerbeam.pipelines.flows.flow import Flow, plan_flow, run_flow
@@ -90,6 +91,7 @@ __all__ = [
     "merge",
     "open",
     "open_ledger",
+    "pack",
     "plan_flow",
     "publish",
     "remember",

@@ -55,9 +55,13 @@ LAYERS_OF_IO = (
 DATASETS = (
     "ledgerbeam.io.datasets",
     "ledgerbeam.sources.shar",
+    "ledgerbeam.sources.documents",
     "ledgerbeam.iterators.shar",
+    "ledgerbeam.iterators.packed",
+    "ledgerbeam.transforms.mapping.pack",
     "ledgerbeam.transforms.mapping.tokenize",
     "ledgerbeam.pipelines.calls.megatron",
+    "ledgerbeam.pipelines.calls.packs",
     "ledgerbeam.pipelines.datasets",
 )
 """Megatron, Shar, LIT and WebDataset. The core finds them by name, with `_base/extensions.py`."""

@@ -37,6 +37,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "energon": "ledgerbeam.pipelines.datasets.publications:publish_energon",
         "lit": "ledgerbeam.pipelines.datasets.publications:publish_lit",
         "megatron": "ledgerbeam.pipelines.datasets.publications:publish_megatron",
+        "packs": "ledgerbeam.pipelines.datasets.publications:publish_packs",
         "shar": "ledgerbeam.pipelines.datasets.publications:publish_shar",
         "webdataset": "ledgerbeam.pipelines.datasets.publications:publish_wids",
     },

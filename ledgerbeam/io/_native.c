@@ -779,6 +779,68 @@ holds_null(PyObject *Py_UNUSED(self), PyObject *line)
     return PyBool_FromLong(found);
 }
 
+/* ---- tokens ---- */
+
+/* Copies integers, each into a wider or an equal type. */
+#define WIDEN(FROM, TO)                                                                                                \
+    do {                                                                                                               \
+        const FROM *in = (const FROM *)from;                                                                           \
+        TO *out = (TO *)to;                                                                                            \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            out[i] = (TO)in[i];                                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+/* Copies tokens. A kind is the size of a number in bytes, negative for signed numbers. */
+static int
+copy_range(const char *from, int from_kind, char *to, int to_kind, int64_t count)
+{
+    if (from_kind == to_kind) {
+        memcpy(to, from, (size_t)count * (size_t)abs(to_kind));
+        return 1;
+    }
+    switch (from_kind * 100 - to_kind) {
+    case 1 * 100 + 4: WIDEN(uint8_t, int32_t); return 1;
+    case 1 * 100 + 8: WIDEN(uint8_t, int64_t); return 1;
+    case 2 * 100 + 4: WIDEN(uint16_t, int32_t); return 1;
+    case 2 * 100 + 8: WIDEN(uint16_t, int64_t); return 1;
+    case -4 * 100 + 8: WIDEN(int32_t, int64_t); return 1;
+    default: return 0;
+    }
+}
+
+static PyObject *
+copy_tokens(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    Py_buffer tokens, ranges, into, places;
+    int from_kind, to_kind;
+    if (!PyArg_ParseTuple(args, "y*w*(ii)y*y*", &tokens, &into, &from_kind, &to_kind, &ranges, &places)) {
+        return NULL;
+    }
+    Py_ssize_t count = places.len / 8;
+    int64_t width = abs(from_kind), room = abs(to_kind);
+    int good = width > 0 && room > 0 && ranges.len == 2 * places.len;
+    good = good && (uintptr_t)tokens.buf % (uintptr_t)width == 0 && (uintptr_t)into.buf % (uintptr_t)room == 0;
+    if (good) {
+        int64_t held = tokens.len / width, most = into.len / room;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; good && i < count; i++) {
+            int64_t start = (int64_t)load_u64(ranges.buf, i), stop = (int64_t)load_u64(ranges.buf, count + i);
+            int64_t place = (int64_t)load_u64(places.buf, i);
+            good = 0 <= start && start <= stop && stop <= held && 0 <= place && place <= most &&
+                   stop - start <= most - place &&
+                   copy_range((const char *)tokens.buf + start * width, from_kind, (char *)into.buf + place * room,
+                              to_kind, stop - start);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&tokens);
+    PyBuffer_Release(&ranges);
+    PyBuffer_Release(&into);
+    PyBuffer_Release(&places);
+    return PyBool_FromLong(good);
+}
+
 /* ---- message of a crash ---- */
 
 static char last_words[4096];
@@ -827,6 +889,7 @@ static PyMethodDef methods[] = {
     {"say_before_end", say_before_end, METH_O, NULL},
     {"find_fields", find_fields, METH_VARARGS, NULL},
     {"join_rows", join_rows, METH_VARARGS, NULL},
+    {"copy_tokens", copy_tokens, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

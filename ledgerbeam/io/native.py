@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from ledgerbeam._base.lazy import NDArray, np
 
 _Bytes: TypeAlias = "NDArray[np.uint8]"
 _Numbers: TypeAlias = "NDArray[np.uint64]"
 _Rows: TypeAlias = "NDArray[np.int64]"
+_Array: TypeAlias = "NDArray[Any]"
 _Sample = TypeVar("_Sample", bound=dict[str, bytes])
 
 
@@ -114,6 +115,16 @@ class Compiled(Protocol):
         """Return the rows of a `ByteRows` one after the other, each between the bytes `before` and `after`.
 
         `ValueError`: a row is outside of its buffer.
+        """
+
+    def copy_tokens(
+        self, tokens: _Array, into: _Array, kinds: tuple[int, int], ranges: _Rows, places: _Rows, /
+    ) -> bool:
+        """Copy ranges of an array of tokens to places of another array.
+
+        `kinds` are those of both arrays: the size of a number in bytes, negative for signed numbers. `ranges` has the
+        starts of all ranges, then their ends. Return False if Python must do it: numbers of other kinds, or a range
+        outside of an array; the ranges before it are copied.
         """
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         supports_graph_restore,
     )
     from ledgerbeam.iterators.ordered import OrderedNode, merge_states
+    from ledgerbeam.iterators.packed import Packed, stack_packs
     from ledgerbeam.iterators.permutation import BlockPermutation, Permutation
     from ledgerbeam.iterators.shar import IndexedShar, Shar
     from ledgerbeam.iterators.shuffle import Shuffle
@@ -56,6 +57,7 @@ __all__ = [
     "Mix",
     "Mux",
     "OrderedNode",
+    "Packed",
     "PackedManifest",
     "Permutation",
     "Records",
@@ -73,6 +75,7 @@ __all__ = [
     "merge_states",
     "normalize_graph_token",
     "resolve_iterator_source",
+    "stack_packs",
     "supports_graph_restore",
 ]
 
@@ -86,6 +89,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "mix": "Mix Mux",
             "node": "IteratorNode State Transform resolve_iterator_source supports_graph_restore",
             "ordered": "OrderedNode merge_states",
+            "packed": "Packed stack_packs",
             "permutation": "BlockPermutation Permutation",
             "shar": "IndexedShar Shar",
             "shuffle": "Shuffle",

@@ -65,6 +65,11 @@ class LabelledNode(DerivedNode):
         pairs = self._labelled_places(positions, epoch)
         return self._read(pairs, epoch, lambda child, places, when: child.read_at(np.array(places, np.int64), when))
 
+    def sizes(self, positions: Positions, epoch: int | None = None) -> Positions:
+        pairs = self._labelled_places(positions, epoch)
+        found = self._read(pairs, epoch, lambda child, places, when: child.sizes(np.array(places, np.int64), when))
+        return np.array(found, np.int64)
+
     def _read(self, pairs: Sequence[tuple[Any, Any]], epoch: int | None, read: Callable[..., Any]) -> list[Any]:
         """Read the items of `(label, key)` pairs, in the order of the pairs. `read` is called once for each label."""
 
@@ -374,11 +379,7 @@ class GlobalShuffle(OrderedNode):
     def __init__(self, *sources: Any, seed: int = 0) -> None:
         super().__init__(shuffle=True, seed=seed)
         self.sources = tuple(map(resolve_iterator_source, sources))
-        for source in self.sources:
-            if source.positions is None or not source.is_single or not supports_graph_restore(source):
-                raise UnsupportedShapeError(
-                    f"GlobalShuffle: {source!r} cannot be read at an arbitrary place; use Shuffle, which has a buffer"
-                )
+        require_places(self.sources, "GlobalShuffle", "use Shuffle, which has a buffer")
         self._count: int | None = None
         self._bytes: float | None = None
 
@@ -397,8 +398,7 @@ class GlobalShuffle(OrderedNode):
     @property
     def record_bytes(self) -> float:
         if self._bytes is None:
-            leaves = [node for source in self.sources for node in walk(source) if isinstance(node, OrderedNode)]
-            self._bytes = max((leaf.record_bytes for leaf in leaves), default=0.0)
+            self._bytes = largest_record(self.sources)
         return self._bytes
 
     has_constant_time_access = True
@@ -409,6 +409,11 @@ class GlobalShuffle(OrderedNode):
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         pairs, when = _locate(self.sources, numbers), self._when(epoch)
         return read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
+
+    def sizes(self, positions: Positions, epoch: int | None = None) -> Positions:
+        pairs, when = _locate(self.sources, self.order(positions, epoch)), self._when(epoch)
+        found = read_grouped(pairs, lambda number, places: self.sources[number].sizes(np.array(places), when).tolist())
+        return np.array(found, np.int64)
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         for token in tokens:
@@ -424,6 +429,19 @@ class GlobalShuffle(OrderedNode):
 
     def parameters(self) -> dict[str, Any]:
         return {"seed": self.seed}
+
+
+def require_places(sources: Sequence[IteratorNode], owner: str, remedy: str) -> None:
+    """Raise UnsupportedShapeError if an item of a source cannot be read at an arbitrary place."""
+    for source in sources:
+        if source.positions is None or not source.is_single or not supports_graph_restore(source):
+            raise UnsupportedShapeError(f"{owner}: {source!r} cannot be read at an arbitrary place; {remedy}")
+
+
+def largest_record(sources: Sequence[IteratorNode]) -> float:
+    """Return the largest mean size of the items of a leaf below nodes, in bytes."""
+    leaves = (node for source in sources for node in walk(source) if isinstance(node, OrderedNode))
+    return max((leaf.record_bytes for leaf in leaves if not leaf.children), default=0.0)
 
 
 def _count(node: IteratorNode) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.chain import LabelledNode
+from ledgerbeam.iterators.chain import LabelledNode, largest_record, require_places
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import (
     ItemTransform,
@@ -21,6 +22,7 @@ from ledgerbeam.iterators.node import (
     resolve_iterator_source,
     supports_graph_restore,
 )
+from ledgerbeam.iterators.ordered import OrderedNode
 from ledgerbeam.iterators.tokens import MISSING, Token, below, item_chance, load_chance, new_chance, save_chance
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 
 _TRIES = 100
+_STATE_EVERY = 1_024  # places between known states of draws, which a restore may have to repeat
+_MOST_DRAWN = 1 << 17  # most places whose draws are in memory
+Weights: TypeAlias = Sequence[float] | Sequence[tuple[int, Sequence[float]]]  # or, from a number of tokens on, weights
 
 
 class Mux(LabelledNode):
@@ -37,40 +42,59 @@ class Mux(LabelledNode):
     in the same order, and each shard reads its part of each source. The draws are those of lhotse's
     `LazyIteratorMultiplexer` with the same seed; each epoch has its own draws.
 
+    With `weights_in="tokens"`, nothing is random: each item is of the source that has the fewest tokens so far for its
+    weight. The items of a pass have one order, and each of S shards reads every S-th of them. So the tokens of any part
+    of a pass have the ratio of the weights, up to one item. Items need known sizes, as those of `Packed`.
+
     Args:
         *sources: Nodes, at least one.
-        weights: Relative frequency of each source; positive. Default: all equal.
+        weights: Relative frequency of each source; positive. Default: all equal. With weights in tokens also a
+            schedule, `[(0, [3, 1]), (10**9, [1, 1])]`: weights from a number of tokens of a pass on, which may be 0.
         temperature: Weights are raised to the power `1 / temperature`: above 1 they become more equal, below 1 less.
-        seed: Chooses the draws, together with the epoch: `seed + epoch`.
-        stop_early: Whether to end the pass when the first source ends.
+        seed: Chooses the draws, together with the epoch: `seed + epoch`. Only for weights in items.
+        stop_early: Whether to end the pass when the first source ends. Only for weights in items.
+        weights_in: Whether weights are ratios of `"items"` or of `"tokens"`.
 
     Raises:
+        UnsupportedShapeError: With weights in tokens, an item of a source cannot be read at an arbitrary place.
         UsageError: There is no source, the weights do not fit them, or a weight or the temperature is not positive.
     """
 
     pair_shape = "(number of the source, token of the source)"
 
+    def __new__(cls, *_: Any, weights_in: Literal["items", "tokens"] = "items", **__: Any) -> Self:
+        if weights_in not in ("items", "tokens"):
+            raise UsageError(f'Mux: expected weights_in to be "items" or "tokens", found {weights_in!r}')
+        return super().__new__(_TokenMux if weights_in == "tokens" else cls)  # type: ignore[return-value]
+
     def __init__(
         self,
         *sources: Any,
-        weights: Sequence[float] | None = None,
+        weights: Weights | None = None,
         temperature: float = 1.0,
         seed: int = 0,
         stop_early: bool = False,
+        weights_in: Literal["items", "tokens"] = "items",
     ) -> None:
+        del weights_in  # it has chosen the class
         self.sources = tuple(map(resolve_iterator_source, sources))
-        given = [1.0] * len(self.sources) if weights is None else list(weights)
-        if not given or len(given) != len(self.sources) or min(given) <= 0 or temperature <= 0:
-            raise UsageError(
-                "Mux: expected at least one source, a positive weight for each, and a positive temperature; found "
-                f"sources: {len(self.sources)}, weights: {weights}, temperature: {temperature}"
-            )
-        self.weights = given if temperature == 1 else [weight ** (1 / temperature) for weight in given]
+        given: Any = [1.0] * len(self.sources) if weights is None else list(weights)
+        self.weights = self._scaled(given, temperature)
         self.seed = seed
         self.stop_early = stop_early
         self._chance = new_chance(seed)
         self._ended = [False] * len(self.sources)
         self._planned: tuple[int, list[Positions]] | None = None
+
+    def _scaled(self, weights: Any, temperature: float, *, may_be_zero: bool = False) -> list[float]:
+        """Return weights as frequencies. UsageError: they do not fit the sources."""
+        fit = len(weights) == len(self.sources) > 0 and all(isinstance(weight, Real) for weight in weights)
+        if not fit or min(weights) < 0 or not (max if may_be_zero else min)(weights) > 0 or temperature <= 0:
+            raise UsageError(
+                "Mux: expected at least one source, a positive weight for each, and a positive temperature; found "
+                f"sources: {len(self.sources)}, weights: {weights}, temperature: {temperature}"
+            )
+        return [weight if temperature == 1 else weight ** (1 / temperature) for weight in weights]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_planned": None}
@@ -177,6 +201,149 @@ class Mux(LabelledNode):
         total, last, draw = bounds[-1], len(active) - 1, chance.random
         while True:
             yield active[bisect_right(bounds, draw() * total, 0, last)]
+
+
+class _TokenMux(OrderedNode, Mux):
+    """`Mux` with weights in tokens. The places of a pass are drawn from a state of some numbers, without reading."""
+
+    def __init__(
+        self,
+        *sources: Any,
+        weights: Weights | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+        stop_early: bool = False,
+        weights_in: Literal["items", "tokens"] = "tokens",
+    ) -> None:
+        if seed or stop_early:
+            raise UsageError("Mux: seed and stop_early are for weights in items; leave them out")
+        OrderedNode.__init__(self, shuffle=False, seed=0)
+        Mux.__init__(self, *sources, temperature=temperature, weights_in=weights_in)
+        phases: Any = weights
+        if weights is None or not all(isinstance(phase, Sequence) for phase in weights):
+            phases = [(0, self.weights if weights is None else weights)]
+        starts = [start for start, _ in phases]
+        if starts[0] != 0 or sorted({*starts}) != starts:
+            raise UsageError(f"Mux: expected a schedule that starts at 0 tokens and ascends, found starts {starts}")
+        may_be_zero = len(phases) > 1
+        self.phases = [(start, self._scaled(one, temperature, may_be_zero=may_be_zero)) for start, one in phases]
+        require_places(self.sources, "Mux", "use weights in items")
+        self._drawn = _Drawn(self, 0)
+
+    def __len__(self) -> int:
+        return sum(source.positions or 0 for source in self.sources)
+
+    @property
+    def record_bytes(self) -> float:
+        return largest_record(self.sources)
+
+    def divide(self, shard: int, shards: int) -> None:
+        self._shard = shard, shards  # the sources are only read by place, so they are not divided
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._drawn = _Drawn(self, epoch)
+
+    def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
+        drawn = self._drawn if epoch == self._epoch else _Drawn(self, epoch)
+        return drawn.at(positions.tolist())
+
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        return LabelledNode.read_at(self, numbers, epoch)
+
+    def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
+        return LabelledNode.tokens(self, numbers, epoch)
+
+    def save(self) -> State:
+        share = self._share
+        shard, shards = self._shard
+        left = share.ranks_to_positions(shard + shards * self._done, shards, len(share) - self._done)
+        return {**super().save(), "drawn": self._drawn.before(min((part.start for part in left), default=len(self)))}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        drawn = field(state, "drawn", self._name)
+        if len(drawn[-1]) != len(self.sources):
+            raise CheckpointError(f"{self!r}: the state has another number of sources; load a state of this graph")
+        self._drawn = _Drawn(self, self._epoch, drawn)
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        drawn = min((field(state, "drawn", self._name) for state in states), key=lambda one: one[0])
+        return {**super().merge(states), "drawn": drawn}
+
+    def parameters(self) -> dict[str, Any]:
+        return {"phases": [[start, weights] for start, weights in self.phases]}
+
+
+class _Drawn:
+    """The sources of the places of a pass, drawn in order from a state: `[place, tokens, phase, ranks, costs]`.
+
+    `tokens` is the number of tokens before the place, and `ranks` the number of items of each source. `costs` has for
+    each source the tokens since the start of the phase, divided by its weight.
+    """
+
+    def __init__(self, mux: _TokenMux, epoch: int, state: list[Any] | None = None) -> None:
+        self._mux = mux
+        self._epoch = epoch
+        self._counts = [source.positions or 0 for source in mux.sources]
+        self._start: list[Any] = [0, 0, 0, [0] * len(mux.sources), [0.0] * len(mux.sources)]
+        self._states = [state or self._start]
+        self._sizes: list[tuple[int, list[int]]] = [(0, []) for _ in mux.sources]
+        self._first, self._found = 0, list[tuple[int, int]]()  # the first drawn place in memory, and the draws from it
+        self._go_to(self._states[0])
+
+    def at(self, places: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the source, and the place in it, of places of the pass."""
+        lowest, highest = min(places, default=0), max(places, default=-1)
+        if lowest < self._first:
+            self._go_to(self.before(lowest))
+        while self._place <= highest:
+            if self._place % _STATE_EVERY == 0 and self._place > self._states[-1][0]:
+                self._states.append([self._place, self._tokens, self._phase, [*self._ranks], [*self._costs]])
+            self._found.append(self._draw())
+            self._place += 1
+        found = [self._found[place - self._first] for place in places]
+        if len(self._found) > _MOST_DRAWN:  # shards that are behind others have lower places
+            forgotten = len(self._found) - _MOST_DRAWN // 2
+            self._found, self._first = self._found[forgotten:], self._first + forgotten
+        return found
+
+    def before(self, place: int) -> list[Any]:
+        """Return the last known state at or before a place. Earlier ones are forgotten."""
+        known = sum(state[0] <= place for state in self._states)
+        if not known:  # before the state of a checkpoint: only for reads at any place
+            return self._start
+        self._states = self._states[known - 1 :]
+        return self._states[0]
+
+    def _go_to(self, state: list[Any]) -> None:
+        self._place, self._tokens, self._phase, ranks, costs = state
+        self._ranks, self._costs = [*ranks], [*costs]
+        self._first, self._found = self._place, []
+
+    def _draw(self) -> tuple[int, int]:
+        phases, costs, ranks = self._mux.phases, self._costs, self._ranks
+        while self._phase + 1 < len(phases) and self._tokens >= phases[self._phase + 1][0]:
+            self._phase += 1
+            costs[:] = [0.0] * len(costs)
+        weights = phases[self._phase][1]
+        left = [number for number, count in enumerate(self._counts) if ranks[number] < count]
+        number = min([one for one in left if weights[one]] or left, key=costs.__getitem__)
+        rank = ranks[number]
+        size = self._size(number, rank)
+        self._tokens += size
+        costs[number] += size / (weights[number] or 1)
+        ranks[number] += 1
+        return number, rank
+
+    def _size(self, number: int, rank: int) -> int:
+        first, sizes = self._sizes[number]
+        if not first <= rank < first + len(sizes):
+            source = self._mux.sources[number]
+            stop = min(self._counts[number], rank + max(16, min(_STATE_EVERY, 2 * len(sizes))))
+            first, sizes = rank, source.sizes(np.arange(rank, stop), self._epoch).tolist()
+            self._sizes[number] = first, sizes
+        return sizes[rank - first]
 
 
 class Mix(ItemTransform):

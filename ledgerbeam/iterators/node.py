@@ -196,6 +196,14 @@ class IteratorNode(ABC):
         """
         return self.read_many(self.tokens(positions, epoch), epoch)
 
+    def sizes(self, positions: Positions, epoch: int | None = None) -> NDArray[np.int64]:
+        """Return the number of text tokens of the items at places of a pass, from an index. No items are read.
+
+        Raises:
+            UnsupportedShapeError: The sizes of items are not known before they are read.
+        """
+        raise UnsupportedShapeError(f"{self._name}: the numbers of tokens of its items are not known; use Packed")
+
     def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
         """Return an iterator over token and item of all items at places of a pass."""
         found = zip(self.tokens(positions, epoch), self.read_at(positions, epoch), strict=True)
@@ -456,6 +464,9 @@ class ItemTransform(Transform):
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         return self.source.tokens(positions, epoch)
+
+    def sizes(self, positions: Positions, epoch: int | None = None) -> NDArray[np.int64]:
+        return self.source.sizes(positions, epoch)
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         return self._make_all(self.source.read_many(tokens, epoch), tokens, epoch)

@@ -82,7 +82,7 @@ class SelectedRecords(NumberedRecords[Any]):
         if weights is None:
             return numbers
         try:
-            return np.repeat(numbers, _times(self.url, numbers, weights))
+            return np.repeat(numbers, times_of(self.url, numbers, weights))
         except ValueError as error:
             raise RecordError(
                 f"{self.url}: weights={self._weights!r}: expected numbers from 0 to {_MOST_TIMES:,}, or null, {error}; "
@@ -112,7 +112,7 @@ class SelectedRecords(NumberedRecords[Any]):
         self._reader.close()
 
 
-def _times(url: str, numbers: NDArray[np.int64], weights: Sequence[Any]) -> NDArray[np.int64]:
+def times_of(url: str, numbers: NDArray[np.int64], weights: Sequence[Any]) -> NDArray[np.int64]:
     """Return how often each record is selected: its weight, rounded up for a share of the records.
 
     The share is the rest of the weight. A hash of URL and number decides about a record.

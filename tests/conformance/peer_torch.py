@@ -15,9 +15,12 @@ from ledgerbeam.iterators import (
     GlobalShuffle,
     IndexedManifest,
     IteratorNode,
+    Map,
     Mux,
+    Packed,
     Shuffle,
     merge_states,
+    stack_packs,
 )
 from ledgerbeam.iterators.torch_data import GraphDataset, GraphSequence, shard_states
 from tests.iterators import data
@@ -114,6 +117,33 @@ def in_blocks(blocks: list[int], window: int, workers: int) -> list[int]:
     return list(loader)
 
 
+def packs(*, folder: str, mode: str, steps: int) -> dict[str, Any]:
+    """Read batches of packs in 4 ranks, save after some steps, and read the rest in 3 ranks."""
+
+    def batches() -> IteratorNode:
+        return Map(Batches(Packed(folder, shuffle=True), 2), stack_packs)
+
+    def rows(batch: Any) -> Any:
+        return batch["tokens"].tolist()
+
+    given: list[Any] = []
+    states: list[Any] = []
+    types: set[str] = set()
+    for rank in range(4):
+        one = StatefulDataLoader(GraphDataset(batches(), rank=rank, world_size=4), batch_size=None, **MODES[mode])
+        for batch in islice(iter(one), steps):
+            given += rows(batch)
+            types |= {f"{name} {type(value).__name__} {value.dtype}" for name, value in batch.items()}
+        states += shard_states(one.state_dict())
+    merged = json.loads(json.dumps(merge_states(batches(), states)))
+    for rank in range(3):
+        dataset = GraphDataset(batches(), rank=rank, world_size=3)
+        dataset.load_merged(merged)
+        for batch in StatefulDataLoader(dataset, batch_size=None, **MODES[mode]):
+            given += rows(batch)
+    return {"rows": given, "types": sorted(types)}
+
+
 def _numbers(batch: Any) -> list[int]:
     return [record["n"] for record in batch]
 
@@ -123,5 +153,5 @@ def _is_not_fifth(record: dict[str, int]) -> bool:
 
 
 if __name__ == "__main__":
-    works = (restored, passes, elastic, sampled, in_blocks, lengths, has_length)
+    works = (restored, passes, packs, elastic, sampled, in_blocks, lengths, has_length)
     serve({work.__name__: work for work in works})

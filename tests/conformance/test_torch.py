@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.peer import Peer
+from benchmarks.peer import ROOT, Peer, peer_python
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.datasets.megatron.packs import FIELDS
+from ledgerbeam.iterators import Packed
 from ledgerbeam.iterators.torch_data import GraphDataset
+from ledgerbeam.transforms.mapping.pack import PackDocuments
 from tests.io.datasets.lit.test_dataset import write
-from tests.iterators.data import in_blocks, numbers, write_lines
+from tests.iterators.data import in_blocks, numbers, write_documents, write_lines, write_packs
 
 KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
 
@@ -71,6 +76,39 @@ def test_a_loader_has_the_length_of_its_part_of_the_graph(torch: Peer, paths: li
     found = torch.ask("lengths", paths=paths, mode=mode, ranks=ranks)
     assert all(length == count for length, count in found)
     assert sum(length for length, _ in found) == 95
+
+
+@pytest.mark.parametrize("mode", ["main", "fork"])
+def test_batches_of_packs_are_tensors_and_other_ranks_read_the_rest(torch: Peer, tmp_path: Path, mode: str) -> None:
+    prefix = write_documents(tmp_path / "d", [1 + n * 7 % 40 for n in range(60)])
+    folder = write_packs(tmp_path / "packs", [prefix], PackDocuments(32))
+    found = torch.ask("packs", folder=folder, mode=mode, steps=2)
+    assert sorted(found["rows"]) == sorted(pack["tokens"].tolist() for pack in Packed(folder))
+    integers = {"cu_seqlens": "int32", "positions": "int32", "segments": "int32", "starts": "int32"}
+    dtypes = {name: integers.get(name, "int64") for name in FIELDS}
+    assert found["types"] == sorted(f"{name} Tensor torch.{dtype}" for name, dtype in dtypes.items())
+
+
+@pytest.mark.slow
+def test_a_training_on_four_ranks_continues_on_three_with_the_losses_of_an_undisturbed_one(
+    torch: Peer, tmp_path: Path
+) -> None:
+    """`examples/train_packs.py`, with packs that are written here."""
+    del torch  # it says whether torch is there
+    losses = []
+    for name, runs in (("elastic", [(4, 4), (3, 8)]), ("undisturbed", [(1, 8)])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for source, count in (("code", 400), ("prose", 300)):
+            prefix = write_documents(folder / source, [5 + n * 7 % 80 for n in range(count)], dtype="uint8")
+            write_packs(folder / f"{source}-packs", [prefix], PackDocuments(128))
+        for ranks, steps in runs:
+            words = ("examples/train_packs.py", str(folder), "--ranks", str(ranks), "--steps", str(steps))
+            env = {**os.environ, "PYTHONPATH": str(ROOT)}
+            subprocess.run([str(peer_python()), *words], cwd=ROOT, env=env, check=True)
+        losses.append((folder / "losses.txt").read_text())
+    assert losses[0] == losses[1]
+    assert len(losses[0].splitlines()) == 8
 
 
 def test_a_graph_without_a_length_has_none_in_a_loader(torch: Peer, paths: list[str]) -> None:

@@ -635,6 +635,32 @@ def fuzz_samples(count: int, seed: int, folder: Path) -> int:
     return errors
 
 
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+@given(
+    st.sampled_from(INTEGERS),
+    st.sampled_from(INTEGERS),
+    st.lists(st.tuples(*[st.integers(-2, 12) | st.integers(-MOST, MOST)] * 3), max_size=4),
+)
+def test_tokens_are_copied_as_numpy_does_and_never_outside_of_an_array(
+    compiled: Compiled, kind: str, other: str, rows: list[tuple[int, int, int]]
+) -> None:
+    tokens, into = np.arange(10).astype(kind), np.full(12, 99, other)
+    expected, is_inside = into.copy(), True
+    for start, stop, place in rows:
+        is_inside = is_inside and 0 <= start <= stop <= 10 and 0 <= place <= 12 - (stop - start)
+        if is_inside:
+            expected[place : place + stop - start] = tokens[start:stop]
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    kinds = tokens.itemsize * (-1 if kind[0] == "i" else 1), into.itemsize * (-1 if other[0] == "i" else 1)
+    ranges, places = np.ascontiguousarray(table[:, :2].T), np.ascontiguousarray(table[:, 2])
+    is_done = compiled.copy_tokens(tokens, into, kinds, ranges, places)
+    if is_done or kind == other:
+        assert is_done == is_inside
+        assert into.tolist() == expected.tolist()
+
+
 PAGE = 4096
 SOURCES = 400
 

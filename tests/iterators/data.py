@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import struct
 import zlib
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,18 @@ import pyarrow as pa
 
 from ledgerbeam.io import Sample, build_index, encode_jsonl, publish_bytes, write_index
 from ledgerbeam.io.any_source import seek_points_of
+from ledgerbeam.io.datasets.megatron import write_megatron
+from ledgerbeam.io.datasets.megatron.packs import write_pack_catalog
 from ledgerbeam.io.idxpack.reader import collection_key
 from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
+from ledgerbeam.ledger import NoneTask, Source
+from ledgerbeam.sources.documents import DocumentSources
+from ledgerbeam.sources.kind import TaskLimits, TaskReader
+from ledgerbeam.sources.listing import stat_source
+from ledgerbeam.transforms.mapping.pack import PackDocuments, PacksEncoder
 from tests.io.columns.tables import arrow_bytes, parquet_bytes
 
 
@@ -240,3 +249,45 @@ def write_pack(path: Path, sources: list[str]) -> str:
     body = header.ljust(256, b"\0") + b"".join(rows) + strings
     path.write_bytes(body.ljust(payload, b"\0") + b"".join(indexes))
     return str(path)
+
+
+def write_documents(prefix: Path, lengths: Sequence[int], *, first: int = 0, dtype: str = "uint16") -> str:
+    """Write a Megatron dataset whose tokens are numbers from `first` on, so that each shows its place."""
+    with write_megatron(str(prefix), dtype) as builder:
+        for length in lengths:
+            builder.add_document(np.arange(first, first + length).astype(dtype))
+            first += length
+    return str(prefix)
+
+
+def write_packs(
+    folder: Path | str,
+    prefixes: Sequence[str],
+    work: PackDocuments,
+    *,
+    eod: int | None = None,
+    task_bytes: int = 1 << 20,
+    options: Options | None = None,
+) -> str:
+    """Write packs as `ledgerbeam pack` does, without a job."""
+    opened, rows = DocumentSources(options or {}, eod), []
+    for prefix in prefixes:
+        found = stat_source(f"{prefix}.bin", options)
+        source = Source(found.url, found.size, found.version)
+        for task in opened.kind_of(source).cut(source, TaskLimits(task_bytes)).tasks():
+            done = work(task.replace(records=TaskReader(opened).read(task)))
+            if isinstance(done, NoneTask):
+                continue
+            (packs,) = done.records.datasets.values()
+            (file,) = PacksEncoder({"length": work.length, "eod": eod}).of_task(task).encode(packs)
+            name = f"{Path(prefix).name}-{task.start:010d}.arrow"
+            publish_bytes(f"{folder}/{name}", file.data, options)
+            digest = hashlib.sha256(file.data).hexdigest()
+            rows.append((name.encode(), file.records, digest, source.url.encode(), source.version))
+    write_pack_catalog(str(folder), rows, options)
+    return str(folder)
+
+
+def plain(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a pack with lists in place of arrays, which can be compared."""
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in item.items()}

@@ -30,6 +30,7 @@ from ledgerbeam.iterators import (
     Map,
     Mix,
     Mux,
+    Packed,
     PackedManifest,
     Records,
     Repeat,
@@ -39,6 +40,7 @@ from ledgerbeam.iterators import (
     Tar,
 )
 from ledgerbeam.iterators.testing import NodeContract
+from ledgerbeam.transforms.mapping.pack import PackDocuments
 from tests.iterators import data
 from tests.iterators.data import numbers, write_rows
 from tests.pages import ROOT
@@ -75,6 +77,14 @@ class Files:
     @cached_property
     def pack(self) -> str:
         return data.write_pack(self.folder / "sources.idxpack", [self.lines, self.more])
+
+    @cached_property
+    def packs(self) -> str:
+        prefixes = [
+            data.write_documents(self.folder / name, [1 + n * 7 % 23 for n in range(count)], first=500 * at)
+            for at, (name, count) in enumerate({"long": 31, "short": 14}.items())
+        ]
+        return data.write_packs(self.folder / "packs", prefixes, PackDocuments(16, adds_eod=True), eod=7, task_bytes=99)
 
     @cached_property
     def shar(self) -> str:
@@ -122,6 +132,11 @@ def parquet_in_a_mixture(at: Files) -> IteratorNode:
     return Mux(mixed, Slice(other, 1, 3), weights=[3, 1])
 
 
+def packs_by_tokens(at: Files) -> IteratorNode:
+    some = [Packed(at.packs, shuffle=True), Repeat(Packed(at.packs, shuffle="blocks", window=3), 2), Packed(at.packs)]
+    return Map(Mux(*some, weights=[(0, [5, 2, 0]), (700, [1, 1, 3])], weights_in="tokens"), data.plain)
+
+
 def buffers_over_streams(at: Files) -> IteratorNode:
     pieces = Flatten(Map(Chain(Manifest(at.lines), Manifest(at.more), shuffle=True), data.some_of_record))
     return Batches(Mux(Shuffle(Repeat(pieces, 2), 9), numbers(20), seed=2), 5)
@@ -165,6 +180,10 @@ class TestNodes(NodesOfATable):
         "IndexedShar": lambda at: IndexedShar(at.shar, shuffle=True),
         "PackedManifest": lambda at: PackedManifest(at.pack),
         "PackedManifest, shuffled": lambda at: PackedManifest(at.pack, shuffle=True),
+        "Packed": lambda at: Map(Packed(at.packs), data.plain),
+        "Packed, shuffled": lambda at: Map(Packed(at.packs, shuffle=True, seed=3), data.plain),
+        "Packed by blocks": lambda at: Map(Packed(at.packs, shuffle="blocks", window=2), data.plain),
+        "Mux by tokens": packs_by_tokens,
         "Jsonl": lambda at: Jsonl(at.lines),
         "IndexedParquet": lambda at: IndexedParquet(at.rows),
         "IndexedParquet, shuffled": lambda at: IndexedParquet(at.rows, ["n", "text"], shuffle=True, seed=3),

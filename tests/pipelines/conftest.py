@@ -85,8 +85,8 @@ def leaves(record):
 
 
 JOBS = (
-    *("annotate", "convert", "decontaminate", "dedup", "group", "index", "join", "map", "materialize", "repartition"),
-    *("select", "shuffle", "sort", "split", "tokenize"),
+    *("annotate", "convert", "decontaminate", "dedup", "group", "index", "join", "map", "materialize", "pack"),
+    *("repartition", "select", "shuffle", "sort", "split", "tokenize"),
 )
 
 AUDITED = ("group", "map", "tokenize")

@@ -19,4 +19,5 @@ MODULES = {  # module of each call
     "dedup": "dedup",
     "publish": "publish",
     "merge": "megatron",
+    "pack": "packs",
 }

@@ -21,7 +21,8 @@ from ledgerbeam.pipelines.calls.options import CONSOLE, FUNCTION, PYTHON, SOURCE
 
 _GROUPS = {
     "jobs (run again, they do only the missing tasks)": (
-        *("index", "map", "annotate", "select", "decontaminate", "convert", "tokenize", "materialize", "split"),
+        *("index", "map", "annotate", "select", "decontaminate", "convert", "tokenize", "pack", "materialize"),
+        "split",
     ),
     "exchanges (jobs of several stages; each can be restarted)": (
         *("sort", "shuffle", "repartition", "group", "join", "dedup"),

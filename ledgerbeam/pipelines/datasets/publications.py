@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets import lit, megatron, webdataset
 from ledgerbeam.io.datasets.lit.index import CONFIG, index_name
+from ledgerbeam.io.datasets.megatron.packs import write_pack_catalog
 from ledgerbeam.io.datasets.megatron.writer import require_replaceable
 from ledgerbeam.io.datasets.shar.reader import write_shar_fields
 from ledgerbeam.pipelines.datasets.megatron import parts_by_dataset
@@ -62,3 +65,15 @@ def publish_megatron(dataset: metadata.PublishedShards) -> metadata.Published:
         files = [dataset.url(shard.name) for shard in shards]
         megatron.merge_megatron(files, dataset.output + suffix, dataset.options)
     return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
+
+
+def publish_packs(dataset: metadata.PublishedShards) -> metadata.Published:
+    """Write the catalog of a folder of packs."""
+    dataset.require_root()
+    dataset.require_whole()
+    dataset.require_suffix(".arrow", "run the job with --on-job-change restart, or with another ledger and output")
+    rows = (
+        (os.fsencode(shard.name), shard.records, shard.checksum, os.fsencode(shard.source), shard.source_version)
+        for shard in dataset.shards
+    )
+    return write_pack_catalog(dataset.root, rows, dataset.options), {}

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str | None] = {
     "decontaminate": None,
     "convert": None,
     "tokenize": "tokenizer",
+    "pack": None,
     "split": None,
     "sort": None,
     "shuffle": None,
@@ -139,7 +140,8 @@ def read_step(
     """
     if not isinstance(table, Mapping):
         place.refuse("the step", "a table with a command and its options", table)
-    named = [key for key in table if key in COMMANDS]
+    # `pack` is also an option of other commands, with a size.
+    named = [key for key in table if key in COMMANDS and (key != "pack" or table[key] is True)]
     if len(named) != 1:
         known = ", ".join(COMMANDS)
         found = ", ".join(named) if named else ABSENT

@@ -37,6 +37,7 @@ _KEPT = "job.json"
 # module of its job.
 KINDS = {
     "datasets.megatron": ("tokenize",),
+    "datasets.packs": ("pack",),
     "dedup.exact": ("decide", "dedup"),
     "dedup.lines": ("find-lines", "hash-lines", "lines"),
     "dedup.near": ("candidates", "cluster", "near", "texts", "verify"),

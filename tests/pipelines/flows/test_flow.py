@@ -110,6 +110,7 @@ BASE: dict[str, dict[str, Any]] = {
     "decontaminate": {"decontaminate": True, "against": "in/a.jsonl", "to": "jsonl"},
     "convert": {"convert": True, "to": "jsonl"},
     "tokenize": {"tokenize": "bytes"},
+    "pack": {"pack": True, "length": 8},
     "split": {"split": True, "by": "id", "parts": 2, "to": "jsonl"},
     "sort": {"sort": True, "by": "id", "to": "jsonl"},
     "shuffle": {"shuffle": True, "to": "jsonl"},

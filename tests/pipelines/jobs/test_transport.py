@@ -6,6 +6,7 @@ import dataclasses
 
 from ledgerbeam.io.exchange.slices import Merges, Partition
 from ledgerbeam.pipelines.datasets.megatron import MergedParts, TokenizeJob
+from ledgerbeam.pipelines.datasets.packs import PackJob
 from ledgerbeam.pipelines.dedup.exact import DedupJob
 from ledgerbeam.pipelines.dedup.lines import LinesJob
 from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
@@ -121,6 +122,7 @@ SPECS: list[JobSpec] = [
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
     MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
+    PackJob(files=FILES, length=64, eod=7, weight=0.5, **WORDS),  # type: ignore[arg-type]
     PipelineJob(name="own", to="jsonl", files=FILES, functions={"f": "ab"}, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]
     PipelineJob(name="own", to="run", files=FILES, scatter=SCATTER, partition=CUT, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]
     PipelineJob(name="own", to="jsonl", gathered=GATHERED, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]

@@ -290,7 +290,7 @@ def to_document(record: Any) -> list[Document]:
     if isinstance(value, Mapping) and KEY in value and "json" in value:
         value = value["json"]
     tokens = value.get("tokens") if isinstance(value, Mapping) else None
-    if not isinstance(tokens, list):
+    if not isinstance(tokens, list | np.ndarray):
         raise RecordError(
             'expected {"tokens": [...]}, with "lengths" for several sequences, found no list under "tokens"; '
             "make tokens of text with ledgerbeam tokenize"

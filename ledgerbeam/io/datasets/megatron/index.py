@@ -85,17 +85,13 @@ class MegatronIndex:
         if (content := self._content) is None:
             size, path = self.layout.size, self._reader.local_path
             if path is not None:
-                content = _map_file(path)
+                content = map_file(path)
                 if len(content) < size:  # the file was truncated after its header was read
                     raise self.mismatch(f"expected an index of {size} bytes, found {len(content)}")
             else:
                 content = self._head
                 if len(content) < size:
-                    loaded, start = bytearray(size), 0
-                    for piece in self._reader.blocks(_REQUEST, _AHEAD, stop=size):
-                        loaded[start : start + len(piece)] = piece
-                        start += len(piece)
-                    content = memoryview(loaded).toreadonly()
+                    content = _read_span(self._reader, 0, size)
             self._content = content
         return content
 
@@ -255,7 +251,7 @@ class MappedTokens:
     """A local `.bin` that is mapped to memory. Arrays of tokens are views of the map."""
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
-        content = _map_file(path)
+        content = map_file(path)
         self.limit = len(content)  # bytes
         self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
         self.mask = dtype.itemsize - 1  # mask of the bits that must be 0 in the byte offset of a token
@@ -312,6 +308,10 @@ class RangedTokens:
     def one(self, start: int, stop: int) -> Tokens:
         return np.frombuffer(self._reader.read(start, stop), self._dtype)
 
+    def whole(self, start: int, stop: int) -> Tokens:
+        """Return the tokens of a large byte range, which is read in pieces, some of them concurrently."""
+        return np.frombuffer(_read_span(self._reader, start, stop), self._dtype)
+
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
         """Return the tokens of byte ranges, as views of blocks of up to 8 MiB that have consecutive ranges."""
         dtype = self._dtype
@@ -334,7 +334,15 @@ class RangedTokens:
         self._reader.close()
 
 
-def _map_file(path: str) -> memoryview:
+def _read_span(reader: RangeReader, start: int, stop: int) -> memoryview:
+    loaded, place = bytearray(stop - start), 0
+    for piece in reader.blocks(_REQUEST, _AHEAD, start=start, stop=stop):
+        loaded[place : place + len(piece)] = piece
+        place += len(piece)
+    return memoryview(loaded).toreadonly()
+
+
+def map_file(path: str) -> memoryview:
     """Map a whole local file for reading.
 
     The file is unmapped with its last view, so arrays never outlive their memory. Processes that map the same file
