@@ -352,6 +352,8 @@ def _audits(chain: FoundChain) -> str | None:
     functions = [one for one in chain.functions if one is not to]
     if len(functions) != 1 or not isinstance(functions[0], MapRecords | GroupRecords):
         return None
+    if isinstance(functions[0], MapRecords) and functions[0].are_async:  # a call may cost money
+        return None
     encoder = format_named(to) if isinstance(to, str) else to
     return base64.b85encode(cloudpickle.dumps((functions[0], encoder))).decode("ascii")
 

@@ -25,7 +25,7 @@ from ledgerbeam.answers import answering
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import answer_files, answer_index
 from ledgerbeam.ledger import answers as answers_module
-from ledgerbeam.ledger.answer_files import KEPT, AnswersPlace, block_of
+from ledgerbeam.ledger.answer_files import PACKED, AnswersPlace, block_of
 from ledgerbeam.ledger.answer_index import AnswerIndex
 from ledgerbeam.ledger.answers import AnswerWriter, TaskAnswers
 from tests.servers.s3 import S3Server
@@ -168,8 +168,8 @@ def test_a_job_finds_all_that_was_stored_before_it_began_or_by_itself(
     assert last.calls == 0
     last.end()
     names = [*last.place.files()]
-    assert all(name.startswith(KEPT) for name in names)
-    assert sorted(path.name for path in (root / "answers").glob("*")) == ([KEPT] if stored else [])
+    assert all(name.startswith(PACKED) for name in names)
+    assert sorted(path.name for path in (root / "answers").glob("*")) == ([PACKED] if stored else [])
 
 
 WRITING = """
@@ -207,7 +207,7 @@ def test_processes_write_and_pack_at_once_and_lose_nothing(tmp_path: Path) -> No
     job.place.tidy(all_complete)
     job.asks([number * 1000 + one for number in range(3) for one in range(600)])
     assert job.calls == 0
-    assert all(name.startswith(KEPT) for name in job.place.files())
+    assert all(name.startswith(PACKED) for name in job.place.files())
 
 
 def packed(folder: str, requests: Sequence[Any], cache: Path, options: Any = None) -> Job:
@@ -222,7 +222,7 @@ def packed(folder: str, requests: Sequence[Any], cache: Path, options: Any = Non
 @pytest.mark.usefixtures("_small")
 def test_many_small_files_become_one_without_repeated_answers(tmp_path: Path) -> None:
     place, keys = AnswersPlace(str(tmp_path), {}, is_kept=True), [bytes([number]) * 16 for number in range(3)]
-    (tmp_path / KEPT).mkdir()
+    (tmp_path / PACKED).mkdir()
 
     def blocks(answer: bytes) -> dict[str, bytes]:
         """Return a file with all keys, as a launcher that was killed has made it, and files with one each."""
@@ -231,7 +231,7 @@ def test_many_small_files_become_one_without_repeated_answers(tmp_path: Path) ->
 
     numbered = (blocks(b"%d" % number) for number in itertools.count())
     for name, block in next(files for files in numbered if min(files) == next(iter(files))).items():
-        (tmp_path / KEPT / name).write_bytes(block)
+        (tmp_path / PACKED / name).write_bytes(block)
     place.tidy(all_complete)
     assert sorted(key for _, key, *_ in place.entries()) == keys
 
@@ -241,7 +241,7 @@ def test_answers_in_a_bucket_are_read_by_blocks(s3: S3Server, tmp_path: Path) ->
     folder = f"{s3.place()}/answers"
     packed(folder, range(300), tmp_path / "one", s3.options)
     (name,) = ObjectFolder(folder, s3.options).names("")
-    assert name.startswith(KEPT)
+    assert name.startswith(PACKED)
     other = Job(folder, tmp_path / "two", s3.options)
     other.asks(range(310), source=1)
     assert other.calls == 10
@@ -276,7 +276,11 @@ def test_a_damaged_block_costs_its_own_calls_and_is_reported(tmp_path: Path, cap
 def test_other_files_are_reported_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "answers"
     text = b"text of another program, with more than a few words\n" * 10
-    others = ["notes.txt", f"{SOURCES[0].hex()}/0000000000-0000000010-{'a' * 32}.answers", f"{KEPT}/{'b' * 32}.answers"]
+    others = [
+        "notes.txt",
+        f"{SOURCES[0].hex()}/0000000000-0000000010-{'a' * 32}.answers",
+        f"{PACKED}/{'b' * 32}.answers",
+    ]
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text)
@@ -300,7 +304,7 @@ def test_a_lost_index_is_made_again(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_key_that_begins_as_another_is_another(tmp_path: Path) -> None:
-    folder = tmp_path / "answers" / KEPT
+    folder = tmp_path / "answers" / PACKED
     folder.mkdir(parents=True)
     keys = [b"12345678" + bytes([number]) * 8 for number in range(4)]
     entries = [(key, json.dumps(number).encode()) for number, key in enumerate(keys[:3])]

@@ -316,7 +316,7 @@ class MapRecords(FunctionOfTask):
 
         If a record or a result cannot be sent to another process, it maps the task in this process.
         """
-        if self.record_timeout is not None or self._inside is not None or self._hosted.are_async:
+        if self.record_timeout is not None or self._inside is not None or self.are_async:
             return self
         isolated = copy.copy(self)
         isolated._ready, isolated._inside = None, self  # noqa: SLF001 - a copy of this object
@@ -327,10 +327,15 @@ class MapRecords(FunctionOfTask):
         return self._hosted.labels
 
     def _load(self) -> tuple[ReadyObject, ...]:
-        if self._inside is None and (self.record_timeout is None or self._hosted.are_async):
+        if self._inside is None and (self.record_timeout is None or self.are_async):
             return self._hosted.build()
         self._calls = IsolatedCalls(self._hosted, self.record_timeout)
         return self._calls.set_up()
+
+    @property
+    def are_async(self) -> bool:
+        """Whether a function is async."""
+        return self._hosted.are_async
 
     @property
     def _hosted(self) -> HostedFunctions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -172,6 +173,42 @@ def test_a_job_that_begins_to_keep_answers_keeps_those_that_it_has(labelling: Wo
     done = labelling.succeed(*job())
     assert "the last run has kept answers at" in done.err
     assert json.loads(labelling.succeed("ledger", "answers", "L", "--json").out)["answers"] == 0
+
+
+FLOW = """
+root = "flow"
+
+[steps.label]
+map = "labelling:label"
+sources = "in/*.jsonl"
+to = "jsonl"
+answers = "kept"
+"""
+
+PIPELINE = """
+import ledgerbeam as lb
+from ledgerbeam.transforms import (
+    CommitTasks, MapRecords, MatchSources, PlanTasks, ProcessTask, ReadTasks, SkipCompleted, WriteTasks
+)
+
+with lb.Pipeline(ledger="P", name="label", answers="kept", workers=2) as pipeline:
+    process = ProcessTask(MapRecords("labelling:label", "jsonl"))
+    chain = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks() | ReadTasks() | process
+    chain | WriteTasks("out", "jsonl") | CommitTasks()
+"""
+
+
+@pytest.mark.slow
+def test_a_pipeline_uses_the_answers_of_a_flow(labelling: Workspace, model: LoopbackModel) -> None:
+    (labelling.root / "flow.toml").write_text(FLOW)
+    labelling.succeed("run", "flow.toml")
+    assert len(model.asked) == FILES * COUNT
+    (labelling.root / "pipeline.py").write_text(PIPELINE)
+    labelling.call(sys.executable, "pipeline.py", status=0)
+    require_all(labelling)
+    assert len(model.asked) == FILES * COUNT
+    assert labelling.succeed("ledger", "answers", "P", "--json").json["answers"] == FILES * COUNT
+    assert {path.name for path in (labelling.root / "kept").iterdir()} == {"packed"}, "no worker has left a file"
 
 
 def test_a_folder_that_cannot_keep_answers_is_refused(labelling: Workspace, model: LoopbackModel) -> None:
