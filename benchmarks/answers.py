@@ -37,8 +37,8 @@ def rows(data: Data) -> Iterator[Row]:
     together, found, size_of_groups = ask("sqlite", group=256)
     singly, _, _ = ask("sqlite", group=1, count=few)
     work = Work("store", "answers", count)
-    yield speed_row(work, stored, "SQLite, 256 in a commit", together, 0.5)
-    yield speed_row(work, stored, "SQLite, a commit each", singly / few * count, 5)
+    yield speed_row(work, stored, "SQLite, 256 in a commit", together, 0.3)
+    yield speed_row(work, stored, "SQLite, a commit each", singly / few * count, 1)
     python = peer_python()
     if python is None:
         yield absent_row("store", ">= 5", PEERS_REMEDY)
@@ -48,7 +48,7 @@ def rows(data: Data) -> Iterator[Row]:
         yield speed_row(work, stored, "datatrove", theirs / few * count, 5)
         yield speed_row(Work("look up", "answers", count), looked, "datatrove", asked / few * count, 1)
     note = f"; first {rate(count / packed, 'answers')} packed, {rate(count / indexed, 'answers')} indexed"
-    yield speed_row(Work("look up", "answers", count), looked, "SQLite", found, 0.2, note=note)
+    yield speed_row(Work("look up", "answers", count), looked, "SQLite", found, 0.15, note=note)
     yield most_row(
         "bytes on the disk, of those of answers", size / plain, STORED, "", other=f"SQLite {size_of_groups / plain:.2f}"
     )
