@@ -82,7 +82,7 @@ def pack(folder: str, count: int) -> list[float]:
     """Pack the answers. Return seconds."""
     del count
     began = time.perf_counter()
-    AnswersPlace(f"{folder}/kept", {}, is_kept=True).tidy(lambda ids: [True] * len(ids))
+    AnswersPlace(f"{folder}/kept", {}, is_kept=True).pack()
     return [time.perf_counter() - began]
 
 

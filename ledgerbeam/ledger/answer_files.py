@@ -1,7 +1,7 @@
 """Files of answers: their names, their blocks, and the folder that holds them.
 
 ``SOURCE/START-STOP-ID.answers`` has the answers to calls of one task, in the order of the calls. If answers are kept
-across jobs, the files of complete sources are packed into ``packed/HASH.answers``.
+across jobs, a run packs all files at its end into ``packed/HASH.answers``.
 
 A file is a sequence of blocks: a head with sizes and a checksum, then compressed entries, each with the key of its
 request, its size and its bytes. A block at the end of a local file that was cut off by a crash is ignored.
@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -27,6 +27,7 @@ from ledgerbeam.io.storage.objects import ObjectFolder, list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish_bytes, remove_stale_temporaries
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.store import LedgerStore
 
 _log = library_logger(__name__)
 
@@ -121,43 +122,41 @@ class AnswersPlace:
                 os.rmdir(f"{self.folder}/{folder}")
         return len(chosen)
 
-    def tidy(self, are_complete: Callable[[Sequence[bytes]], Sequence[bool]]) -> None:
-        """Pack the answers of the sources that are complete; delete them if they are not kept."""
+    def forget_complete(self, store: LedgerStore) -> None:
+        """Delete the files of the sources that are complete."""
         files = self.files()
         ids = sorted({source for name in files if (source := source_of(name))})
-        complete = {*compress(ids, are_complete(ids))}
-        chosen = {name: size for name, size in files.items() if source_of(name) in complete}
-        if not self.is_kept:
-            self.forget(chosen)
-            return
-        strange = [name for name, _ in self._listed("") if not _NAME.fullmatch(name)]
-        if strange := [name for name in strange if not name.endswith(TEMPORARY_SUFFIX)]:
-            text = "%s: expected a folder of answers, found another file, %s; give --answers a folder of its own"
-            _log.warning(text, self.folder, strange[0])
+        complete = {*compress(ids, store.completed_mask(ids))}
+        self.forget(name for name in files if source_of(name) in complete)
+
+    def pack(self) -> None:
+        """Replace the files to which no process will write again, and small packed files, by larger ones."""
+        for name, _ in self._listed(""):
+            if not _NAME.fullmatch(name) and not name.endswith(TEMPORARY_SUFFIX):
+                text = "%s: expected a folder of answers, found another file, %s; give --answers a folder of its own"
+                _log.warning(text, self.folder, name)
+                break
         remove_stale_temporaries(f"{self.folder}/{PACKED}")
+        files = self.files()
         small = {name: size for name, size in files.items() if not source_of(name) and size < _MERGED_BYTES}
-        pack = _Packing(self)
-        for some in (small if len(small) >= _MERGED else {}, {n: s for n, s in chosen.items() if self.is_idle(n)}):
+        idle = {name: size for name, size in files.items() if source_of(name) and self.is_idle(name)}
+        packing = _Packing(self)
+        for some in (small if len(small) >= _MERGED else {}, idle):
             for name, data in self.contents(some):
                 if data is not None:
-                    pack.add(name, data)
-        pack.publish()
+                    packing.add(name, data)
+        packing.publish()
 
     def is_idle(self, name: str) -> bool:
-        """Return whether no process will write to a file again. A process locks its local file until it closes it."""
+        """Return whether no other process will write to a file. A writer locks its local file until it closes it."""
         if not is_local(self.folder):
             return True
         try:
-            descriptor = os.open(f"{self.folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            with open(f"{self.folder}/{name}", "rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return os.fstat(file.fileno()).st_size > 0  # an empty file is perhaps not locked yet
+        except OSError:  # it is locked, or gone, or another user's
             return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return os.fstat(descriptor).st_size > 0  # an empty file is perhaps not locked yet
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(descriptor)
 
 
 class _Packing:
