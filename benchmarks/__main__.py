@@ -14,6 +14,7 @@ from collections import Counter
 from types import ModuleType
 
 from benchmarks import (
+    answers,
     blocks,
     columns,
     commits,
@@ -77,6 +78,7 @@ TABLES: dict[str, ModuleType] = {
     "sort": sorting,
     "keyed": keyed,
     "blocks": blocks,
+    "answers": answers,
 }
 
 SCALES = {

@@ -4,7 +4,7 @@
         answer = await ledgerbeam.remember({"model": "m", "prompt": record["text"]}, ask)
         return {**record, "label": answer["label"]}
 
-After a crash, the stored answers are used again. They are kept until their source is complete.
+After a crash, the stored answers are used again. They are kept until their source is complete, with `answers=` longer.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PEERS=(
+  aiosqlite==0.22.1 # of the request cache of datatrove
   array-record==0.8.6
   blake3==1.0.11 # a dependency of ledgerbeam
   datasets==5.2.0

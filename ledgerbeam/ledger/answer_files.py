@@ -1,7 +1,7 @@
 """Files of answers: their names, their blocks, and the folder that holds them.
 
 ``SOURCE/START-STOP-ID.answers`` has the answers to calls of one task, in the order of the calls. If answers are kept
-across jobs, the files of complete sources are packed into ``kept/HASH.answers``.
+across jobs, a run packs all files at its end into ``packed/HASH.answers``.
 
 A file is a sequence of blocks: a head with sizes and a checksum, then compressed entries, each with the key of its
 request, its size and its bytes. A block at the end of a local file that was cut off by a crash is ignored.
@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -27,17 +27,18 @@ from ledgerbeam.io.storage.objects import ObjectFolder, list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish_bytes, remove_stale_temporaries
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.store import LedgerStore
 
 _log = library_logger(__name__)
 
 ENDING = ".answers"
-KEPT = "kept"  # folder of packed files
+PACKED = "packed"  # folder of packed files
 ENTRY = struct.Struct("<16sI")  # key and bytes of an answer
 _HEAD = struct.Struct("<8sII")  # a checksum of what follows; bytes of the compressed entries, and of the entries
 _SIZES = struct.Struct("<II")
 _MOST_BYTES = 2**29  # of a block; a larger size in a head is damage, or text of another file
 # ID of the source, first record of the task and one past its last; or the hash of a packed file
-_NAME = re.compile(rf"(?:([0-9a-f]{{32}})/(\d+)-(\d+)-|{KEPT}/)[0-9A-Za-z-]+\.answers")
+_NAME = re.compile(rf"(?:([0-9a-f]{{32}})/(\d+)-(\d+)-|{PACKED}/)[0-9A-Za-z-]+\.answers")
 
 _READ_FILES, _READ_BYTES = 64, 64 * 2**20  # most files and bytes that are read at once
 _BLOCK_BYTES = 2**20  # of the entries in a block of a packed file
@@ -82,7 +83,7 @@ class AnswersPlace:
         return {name: size for name, size in self._listed(below) if _NAME.fullmatch(name)}
 
     def _listed(self, below: str) -> Iterator[tuple[str, int]]:
-        for part in ("", KEPT) if self.is_kept and not below else (below,):
+        for part in ("", PACKED) if self.is_kept and not below else (below,):
             for page in list_files(f"{self.folder}/{part}".rstrip("/"), dict(self.options)):
                 for name, size in zip(page.names, page.sizes, strict=True):
                     yield f"{part}/{name}".lstrip("/"), size
@@ -128,27 +129,30 @@ class AnswersPlace:
                 os.rmdir(f"{self.folder}/{folder}")
         return deleted
 
-    def tidy(self, are_complete: Callable[[Sequence[bytes]], Sequence[bool]]) -> None:
-        """Pack the answers of the sources that are complete; delete them if they are not kept."""
+    def forget_complete(self, store: LedgerStore) -> None:
+        """Delete the files of the sources that are complete."""
         files = self.files()
         ids = sorted({source for name in files if (source := source_of(name))})
-        complete = {*compress(ids, are_complete(ids))}
-        chosen = {name: size for name, size in files.items() if source_of(name) in complete}
-        if not self.is_kept:
-            self.forget(chosen)
-            return
-        strange = [name for name, _ in self._listed("") if not _NAME.fullmatch(name)]
-        if strange := [name for name in strange if not name.endswith(TEMPORARY_SUFFIX)]:
-            text = "%s: expected a folder of answers, found another file, %s; give --answers a folder of its own"
-            _log.warning(text, self.folder, strange[0])
-        remove_stale_temporaries(f"{self.folder}/{KEPT}")
+        complete = {*compress(ids, store.completed_mask(ids))}
+        self.forget({name: size for name, size in files.items() if source_of(name) in complete})
+
+    def pack(self) -> None:
+        """Replace the files to which no process will write again, and small packed files, by larger ones."""
+        for name, _ in self._listed(""):
+            if not _NAME.fullmatch(name) and not name.endswith(TEMPORARY_SUFFIX):
+                text = "%s: expected a folder of answers, found another file, %s; give --answers a folder of its own"
+                _log.warning(text, self.folder, name)
+                break
+        remove_stale_temporaries(f"{self.folder}/{PACKED}")
+        files = self.files()
         small = {name: size for name, size in files.items() if not source_of(name) and size < _MERGED_BYTES}
-        pack = _Packing(self)
-        for some in (small if len(small) >= _MERGED else {}, chosen):
+        logs = {name: size for name, size in files.items() if source_of(name)}
+        packing = _Packing(self)
+        for some in (small if len(small) >= _MERGED else {}, logs):
             for name, data in self.contents(some):
                 if data is not None:
-                    pack.add(name, data)
-        pack.publish()
+                    packing.add(name, data)
+        packing.publish()
 
 
 def _delete(path: str, size: int) -> bool:
@@ -209,7 +213,7 @@ class _Packing:
         if self._entries:
             self._cut()
         data = b"".join(self._blocks)
-        name = f"{KEPT}/{blake2b(data, digest_size=16).hexdigest()}{ENDING}"
+        name = f"{PACKED}/{blake2b(data, digest_size=16).hexdigest()}{ENDING}"
         if data:
             fault_point("answers.pack")
             publish_bytes(f"{self._place.folder}/{name}", data, dict(self._place.options))
@@ -249,7 +253,7 @@ def plain_of(block: bytes) -> bytes:
 
 def _is_journal(url: str) -> bool:
     """Return whether the end of a file may be missing."""
-    return is_local(url) and os.path.basename(os.path.dirname(url)) != KEPT
+    return is_local(url) and os.path.basename(os.path.dirname(url)) != PACKED
 
 
 def blocks_of(data: bytes, url: str) -> Iterator[tuple[int, bytes, bool]]:

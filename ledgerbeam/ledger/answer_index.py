@@ -27,7 +27,7 @@ from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger.answer_files import (
     ENTRY,
-    KEPT,
+    PACKED,
     AnswersPlace,
     blocks_of,
     entries_in,
@@ -71,11 +71,11 @@ class _MappedIndex:
     def rows_of(self, key: bytes) -> Iterator[_Row]:
         """Yield the rows that may have the answer of a request."""
         wanted = _beginning(key)
-        number = bisect_left(self._keys, wanted)
-        while number < len(self._keys) and self._keys[number] == wanted:
-            row = self.rows[number]
-            yield _Row(self.names[row["file"]], int(row["at"]), int(row["size"]), int(row["place"]))
-            number += 1
+        for number in range(bisect_left(self._keys, wanted), len(self._keys)):
+            found, at, file, size, place = self.rows[number].item()
+            if found != wanted:
+                return
+            yield _Row(self.names[file], at, size, place)
 
     def between(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows with keys in a range."""
@@ -99,7 +99,7 @@ class AnswerIndex:
         self._path = os.path.join(self._home, "index")
         self._table: _MappedIndex | None = None
         self._changing = threading.Lock()
-        self._pool = ThreadPoolExecutor(_READERS, "ledgerbeam-kept")
+        self._pool = ThreadPoolExecutor(_READERS, "ledgerbeam-answers")
         self._blocks: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
 
     def update(self) -> None:
@@ -109,7 +109,7 @@ class AnswerIndex:
                 self._table = self._existing()
             if self._table is None:
                 self._table = self._synced(is_full=True)
-            elif any(name not in self._table.files for name in self._place.files(KEPT)):
+            elif any(name not in self._table.files for name in self._place.files(PACKED)):
                 self._table = self._synced()
 
     def _renew(self, stale: _MappedIndex, gone: Collection[str]) -> _MappedIndex:
@@ -187,11 +187,11 @@ class AnswerIndex:
                 table = self._existing()
                 known = {} if table is None else table.files
                 is_full = is_full or table is None
-                listed = self._place.files("" if is_full else KEPT)
+                listed = self._place.files("" if is_full else PACKED)
                 kept = {
                     name: size
                     for name, size in known.items()
-                    if (listed.get(name) == size if is_full or name.startswith(f"{KEPT}/") else name not in gone)
+                    if (listed.get(name) == size if is_full or name.startswith(f"{PACKED}/") else name not in gone)
                 }
                 fresh = {name: size for name, size in listed.items() if name not in kept}
                 if table is not None and not fresh and len(kept) == len(known):

@@ -19,7 +19,7 @@ from ledgerbeam.transforms.mapping.pack import PackDocuments
 from tests.io.datasets.lit.test_dataset import write
 from tests.iterators.data import in_blocks, numbers, write_documents, write_lines, write_packs
 
-KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
+PACKED = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_every_pass_of_a_loader_has_each_item_once_and_an_order_of_its_own(
     torch: Peer, paths: list[str], mode: str
 ) -> None:
     passes = torch.ask("passes", paths=paths, mode=mode, count=3)
-    assert [flat(batches) for batches in passes] == [sorted(KEPT)] * 3
+    assert [flat(batches) for batches in passes] == [sorted(PACKED)] * 3
     assert len({str(batches) for batches in passes}) == 3
 
 
@@ -68,7 +68,7 @@ def test_other_ranks_and_workers_go_on_with_exactly_the_rest(
     torch: Peer, paths: list[str], before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     given = torch.ask("elastic", paths=paths, steps=3, **before, **after)
-    assert flat(given) == sorted(KEPT)
+    assert flat(given) == sorted(PACKED)
 
 
 @pytest.mark.parametrize(("mode", "ranks"), [("main", 1), ("fork", 1), ("main", 3)])

@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,12 @@ import ledgerbeam
 from ledgerbeam.answers import answering
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import answer_files, answer_index
-from ledgerbeam.ledger.answer_files import KEPT, AnswersPlace, block_of
+from ledgerbeam.ledger.answer_files import PACKED, AnswersPlace, block_of
 from ledgerbeam.ledger.answer_index import AnswerIndex
 from ledgerbeam.ledger.answers import TaskAnswers
 from tests.servers.s3 import S3Server
 
 SOURCES = [bytes([number]) * 16 for number in range(3)]
-
-
-def all_complete(ids: Sequence[bytes]) -> list[bool]:
-    return [True] * len(ids)
-
-
-def are_among(complete: Sequence[bytes], ids: Sequence[bytes]) -> list[bool]:
-    return [one in complete for one in ids]
 
 
 class Killed(Exception):  # noqa: N818 - stands for the end of a process
@@ -101,7 +92,7 @@ STEPS = st.one_of(
         *(st.just("ask"), st.integers(0, 3), REQUESTS),
         *(st.integers(0, 2), st.sampled_from([0, 10]), st.booleans()),
     ),
-    st.tuples(st.just("pack"), st.sampled_from([SOURCES, SOURCES, SOURCES[:1]]), st.sampled_from([0, 0, 1, 2, 3])),
+    st.tuples(st.just("pack"), st.sampled_from([0, 0, 1, 2, 3])),
 )
 GROWS = [
     *(("ask", 0, [1], 0, 0, True), ("start", 0), ("ask", 0, [2], 0, 0, False)),
@@ -109,7 +100,7 @@ GROWS = [
 ]
 GONE = [
     *(("ask", 0, [1, 2], 0, 0, True), ("start", 1), ("ask", 1, [3], 1, 0, True)),
-    *(("pack", SOURCES[:1], 0), ("ask", 1, [1, 2], 1, 0, False), ("ask", 1, [1, 2], 2, 0, True)),
+    *(("pack", 0), ("ask", 1, [1, 2], 1, 0, False), ("ask", 1, [1, 2], 2, 0, True)),
 ]
 
 
@@ -117,7 +108,7 @@ GONE = [
 @given(st.lists(STEPS, max_size=25))
 @example(GROWS)
 @example(GONE)
-@example([("ask", 0, range(8), 0, 0, True), ("pack", SOURCES, 3)])
+@example([("ask", 0, range(8), 0, 0, True), ("pack", 3)])
 def test_a_job_finds_all_that_was_stored_before_it_began_or_by_itself(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
@@ -137,7 +128,7 @@ def test_a_job_finds_all_that_was_stored_before_it_began_or_by_itself(
             assert job.calls - calls <= len(new), "a stored answer was paid again"
             stored |= {*requests}
         else:
-            complete, kill = values
+            (kill,) = values
             reached = itertools.count(1)
 
             def kill_at(_: str, kill: int = kill, reached: Iterator[int] = reached) -> None:
@@ -147,14 +138,14 @@ def test_a_job_finds_all_that_was_stored_before_it_began_or_by_itself(
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(answer_files, "fault_point", kill_at)
                 with contextlib.suppress(Killed):
-                    jobs[0].place.tidy(partial(are_among, complete))
+                    jobs[0].place.pack()
     last = Job(folder, root / "host2")
-    last.place.tidy(all_complete)
+    last.place.pack()
     last.asks([*stored])
     assert last.calls == 0
     names = [*last.place.files()]
-    assert all(name.startswith(KEPT) for name in names)
-    assert sorted(path.name for path in (root / "answers").glob("*")) == ([KEPT] if stored else [])
+    assert all(name.startswith(PACKED) for name in names)
+    assert sorted(path.name for path in (root / "answers").glob("*")) == ([PACKED] if stored else [])
 
 
 WRITING = """
@@ -177,7 +168,7 @@ async def main():
                 first = number * 1000 + task * 20 + part * 5
                 await asyncio.gather(*(ledgerbeam.remember(one, ask) for one in range(first, first + 5)))
             if number == 0 or task % 7 == 6:
-                place.tidy(lambda ids: [True for _ in ids])
+                place.pack()
 
 asyncio.run(main())
 """
@@ -189,24 +180,24 @@ def test_processes_write_and_pack_at_once_and_lose_nothing(tmp_path: Path) -> No
     writing = [subprocess.Popen([*words, str(number)], env=environment) for number in range(3)]
     assert [process.wait() for process in writing] == [0, 0, 0]
     job = Job(folder, tmp_path / "other-host")
-    job.place.tidy(all_complete)
+    job.place.pack()
     job.asks([number * 1000 + one for number in range(3) for one in range(600)])
     assert job.calls == 0
-    assert all(name.startswith(KEPT) for name in job.place.files())
+    assert all(name.startswith(PACKED) for name in job.place.files())
 
 
 def packed(folder: str, requests: Sequence[Any], cache: Path, options: Any = None) -> Job:
     """Return a job that has stored and packed answers."""
     job = Job(folder, cache, options)
     job.asks(requests)
-    job.place.tidy(all_complete)
+    job.place.pack()
     return job
 
 
 @pytest.mark.usefixtures("_small")
 def test_many_small_files_become_one_without_repeated_answers(tmp_path: Path) -> None:
     place, keys = AnswersPlace(str(tmp_path), {}, is_kept=True), [bytes([number]) * 16 for number in range(3)]
-    (tmp_path / KEPT).mkdir()
+    (tmp_path / PACKED).mkdir()
 
     def blocks(answer: bytes) -> dict[str, bytes]:
         """Return a file with all keys, as a launcher that was killed has made it, and files with one each."""
@@ -215,8 +206,8 @@ def test_many_small_files_become_one_without_repeated_answers(tmp_path: Path) ->
 
     numbered = (blocks(b"%d" % number) for number in itertools.count())
     for name, block in next(files for files in numbered if min(files) == next(iter(files))).items():
-        (tmp_path / KEPT / name).write_bytes(block)
-    place.tidy(all_complete)
+        (tmp_path / PACKED / name).write_bytes(block)
+    place.pack()
     assert sorted(key for _, key, *_ in place.entries()) == keys
 
 
@@ -225,7 +216,7 @@ def test_answers_in_a_bucket_are_read_by_blocks(s3: S3Server, tmp_path: Path) ->
     folder = f"{s3.place()}/answers"
     packed(folder, range(300), tmp_path / "one", s3.options)
     (name,) = ObjectFolder(folder, s3.options).names("")
-    assert name.startswith(KEPT)
+    assert name.startswith(PACKED)
     other = Job(folder, tmp_path / "two", s3.options)
     other.asks(range(310), source=1)
     assert other.calls == 10
@@ -252,14 +243,18 @@ def test_a_damaged_block_costs_its_own_calls_and_is_reported(tmp_path: Path, cap
         job.asks(range(100), source=1 if cache == "one" else 2, start=10)
         assert 0 < job.calls < 50 if cache == "one" else job.calls == 0
         assert "damaged at byte 0" in caplog.text
-    job.place.tidy(all_complete)
+    job.place.pack()
     assert path.exists(), "a damaged file is not packed"
 
 
 def test_other_files_are_reported_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "answers"
     text = b"text of another program, with more than a few words\n" * 10
-    others = ["notes.txt", f"{SOURCES[0].hex()}/0000000000-0000000010-{'a' * 32}.answers", f"{KEPT}/{'b' * 32}.answers"]
+    others = [
+        "notes.txt",
+        f"{SOURCES[0].hex()}/0000000000-0000000010-{'a' * 32}.answers",
+        f"{PACKED}/{'b' * 32}.answers",
+    ]
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text)
@@ -283,7 +278,7 @@ def test_a_lost_index_is_made_again(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_key_that_begins_as_another_is_another(tmp_path: Path) -> None:
-    folder = tmp_path / "answers" / KEPT
+    folder = tmp_path / "answers" / PACKED
     folder.mkdir(parents=True)
     keys = [b"12345678" + bytes([number]) * 8 for number in range(4)]
     entries = [(key, json.dumps(number).encode()) for number, key in enumerate(keys[:3])]

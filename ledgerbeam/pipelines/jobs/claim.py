@@ -28,7 +28,7 @@ from ledgerbeam.io.storage.objects import list_files
 from ledgerbeam.io.storage.publish import require_atomic
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.answer_files import KEPT
+from ledgerbeam.ledger.answer_files import PACKED
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
@@ -118,7 +118,7 @@ def _check_answers(job: JobSpec, folder: str) -> None:
         _require_writable(folder, "--answers")
     else:
         require_atomic(folder)
-        next(list_files(f"{folder}/{KEPT}", job.storage_options), None)  # without the bucket every task would fail
+        next(list_files(f"{folder}/{PACKED}", job.storage_options), None)  # without the bucket every task would fail
 
 
 def _require_writable(folder: str, option: str = "--output") -> None:

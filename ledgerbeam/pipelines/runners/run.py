@@ -221,7 +221,7 @@ def run_job(
                     runner.run(listed)
                     fault_point("run.worked")
                     if answers is not None:
-                        answers.tidy(store.completed_mask)
+                        answers.pack() if answers.is_kept else answers.forget_complete(store)
                     submitted = runner.submitted
                     if not is_local and not submitted:
                         _audit(launched_job(spec, run, reporter), store, before, folder, reporter)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+import ledgerbeam
+from ledgerbeam.errors import UsageError
+from tests.cases import each
 from tests.pipelines.conftest import Workspace
 from tests.servers.model import LoopbackModel, loopback_model
 from tests.servers.s3 import S3Server
@@ -176,9 +182,45 @@ def test_a_job_that_begins_to_keep_answers_keeps_those_that_it_has(labelling: Wo
     assert json.loads(labelling.succeed("ledger", "answers", "L", "--json").out)["answers"] == 0
 
 
-def test_a_folder_that_cannot_keep_answers_is_refused(labelling: Workspace, model: LoopbackModel) -> None:
-    (labelling.root / "file").touch()
-    for url, said in (
+FLOW = """
+root = "flow"
+
+[steps.label]
+map = "labelling:label"
+sources = "in/*.jsonl"
+to = "jsonl"
+answers = "kept"
+"""
+
+PIPELINE = """
+import ledgerbeam as lb
+from ledgerbeam.transforms import (
+    CommitTasks, MapRecords, MatchSources, PlanTasks, ProcessTask, ReadTasks, SkipCompleted, WriteTasks
+)
+
+with lb.Pipeline(ledger="P", name="label", answers="kept", workers=2) as pipeline:
+    process = ProcessTask(MapRecords("labelling:label", "jsonl"))
+    chain = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks() | ReadTasks() | process
+    chain | WriteTasks("out", "jsonl") | CommitTasks()
+"""
+
+
+@pytest.mark.slow
+def test_a_pipeline_uses_the_answers_of_a_flow(labelling: Workspace, model: LoopbackModel) -> None:
+    (labelling.root / "flow.toml").write_text(FLOW)
+    labelling.succeed("run", "flow.toml")
+    assert len(model.asked) == FILES * COUNT
+    (labelling.root / "pipeline.py").write_text(PIPELINE)
+    labelling.call(sys.executable, "pipeline.py", status=0)
+    require_all(labelling)
+    assert len(model.asked) == FILES * COUNT
+    assert labelling.succeed("ledger", "answers", "P", "--json").json["answers"] == FILES * COUNT
+    assert {path.name for path in (labelling.root / "kept").iterdir()} == {"packed"}, "no worker has left a file"
+
+
+@each(
+    ("url", "said"),
+    [
         ("out", "--answers {root}/out: expected a folder apart from --output {root}/out"),
         ("out/answers", "expected a folder apart from --output"),
         (".", "expected a folder apart from --output"),
@@ -186,13 +228,34 @@ def test_a_folder_that_cannot_keep_answers_is_refused(labelling: Workspace, mode
         ("file", "expected a folder, found a file; give another --answers"),
         ("hf://datasets/a/b/c", "would be a commit"),
         ("s3://key:secret@bucket/answers", "expected a folder of answers without credentials"),
-    ):
-        done = labelling.run(*job("label", "--answers", url))
-        assert done.status in {1, 2}
-        assert said.format(root=labelling.root) in done.err
-        assert "secret" not in done.err
-    labelling.run("map", "functions:keep", "in/*.jsonl", *job("label", "--answers", "a")[3:], err="is for async")
-    assert model.asked == []
+    ],
+)
+def test_a_folder_that_cannot_keep_answers_is_refused(
+    url: str, said: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def label(record: Any) -> Any:
+        return record
+
+    monkeypatch.chdir(workspace.root)
+    workspace.jsonl("in/a.jsonl", 1)
+    (workspace.root / "file").touch()
+    with pytest.raises(UsageError) as refused:
+        ledgerbeam.map(label, "in/*.jsonl", output="out", to="jsonl", ledger="L", answers=url)
+    assert said.format(root=workspace.root) in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert not (workspace.root / "L").exists()
+    with pytest.raises(UsageError, match="--answers is for async functions"):
+        ledgerbeam.map(lambda record: record, "in/*.jsonl", output="out", to="jsonl", ledger="L", answers="kept")
+
+
+def test_answers_are_exported_in_both_forms(labelling: Workspace) -> None:
+    labelling.succeed(*job("label", "--answers", "kept"))
+    for name in ("a.jsonl", "a.parquet"):
+        labelling.succeed("ledger", "answers", "L", "--output", name)
+    rows = [json.loads(line) for line in (labelling.root / "a.jsonl").read_text().splitlines()]
+    table = pq.read_table(labelling.root / "a.parquet").to_pylist()
+    assert [{**row, "answer": json.loads(row["answer"])} for row in table] == rows
+    assert len(rows) == FILES * COUNT
 
 
 @pytest.mark.slow

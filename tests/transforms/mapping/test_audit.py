@@ -256,12 +256,12 @@ def mapper(function: str, to: str = "jsonl", **options: Any) -> MapRecords:
     return MapRecords(f"{__name__}:{function}", to, **options)
 
 
-KEPT = ["keep", "drop", "none", "two", "route"]
-REJECTED = [*KEPT, "reject", "raise"]
+PACKED = ["keep", "drop", "none", "two", "route"]
+REJECTED = [*PACKED, "reject", "raise"]
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.sampled_from(KEPT), max_size=40), st.none() | st.integers(1, 7))
+@given(st.lists(st.sampled_from(PACKED), max_size=40), st.none() | st.integers(1, 7))
 def test_the_results_are_those_of_the_first_run(found: list[str], batch: int | None) -> None:
     records = [{"n": number, "fate": one} for number, one in enumerate(found)]
     work = mapper("fate" if batch is None else "fates", batch=batch)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count as counted
 
 _NAMES = ("source", "request", "answer")
-_AT_ONCE = 10_000  # rows of a table that are written together
+_AT_ONCE = 10_000  # rows that are written together
 
 
 def answers(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -26,11 +27,15 @@ def answers(store: LedgerStore, args: argparse.Namespace) -> int:
     urls = {row.source_id: row.url for row in store.sources()}
     number = size = plain = 0
     sources: set[bytes] = set()
-    with _file(args) as write:
-        for source, key, answer, of_file in stored.entries():
-            number, size, plain = number + 1, size + of_file, plain + len(answer)
-            sources |= {source} - {b""}
-            write(urls.get(source, ""), key.hex(), answer)
+    entries = stored.entries()
+    with ExitStack() as stack:
+        write = None if args.output is None else _writer(args, stack)
+        while some := [*islice(entries, _AT_ONCE)]:
+            sources.update(source for source, *_ in some if source)
+            number, plain = number + len(some), plain + sum(len(answer) for _, _, answer, _ in some)
+            size += sum(of_file for *_, of_file in some)
+            if write is not None:
+                write([(urls.get(source, ""), key.hex(), answer.decode()) for source, key, answer, _ in some])
     found: dict[str, Any] = {"sources": len(sources), "answers": number, "bytes": plain, "stored_bytes": size}
     if stored.is_kept:
         found["kept_at"] = stored.folder
@@ -44,36 +49,19 @@ def answers(store: LedgerStore, args: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _file(args: argparse.Namespace) -> Iterator[Callable[[str, str, bytes], object]]:
-    """Yield a function that writes an answer to the file that is asked for: its source, its request, and its JSON."""
-    if args.output is None:
-        yield lambda *_: None
-        return
-    with publish(args.output, args.storage_options) as file:
-        if not str(args.output).endswith(".parquet"):
+def _writer(args: argparse.Namespace, stack: ExitStack) -> Callable[[Sequence[tuple[str, ...]]], object]:
+    """Return a function that writes rows to the file that is asked for, which is published when the stack ends."""
+    file = stack.enter_context(publish(args.output, args.storage_options))
+    if not str(args.output).endswith(".parquet"):
 
-            def line(source: str, request: str, answer: bytes) -> None:
-                row = {"source": source, "request": request, "answer": orjson.Fragment(answer)}
-                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+        def line(source: str, request: str, answer: str) -> bytes:
+            row = dict(zip(_NAMES, (source, request, orjson.Fragment(answer)), strict=True))
+            return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
-            yield line
-            return
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        return lambda rows: file.write(b"".join(line(*row) for row in rows))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-        schema, rows = pa.schema([(name, pa.string()) for name in _NAMES]), list[tuple[Any, ...]]()
-        with pq.ParquetWriter(file, schema) as table:
-
-            def put(*row: Any) -> None:
-                rows.append(row)
-                if len(rows) == _AT_ONCE:
-                    flush()
-
-            def flush() -> None:
-                columns = [[row[0] for row in rows], [row[1] for row in rows], [row[2].decode() for row in rows]]
-                table.write_table(pa.table(columns, schema))
-                rows.clear()
-
-            yield put
-            flush()
+    schema = pa.schema([(name, pa.string()) for name in _NAMES])
+    table = stack.enter_context(pq.ParquetWriter(file, schema))
+    return lambda rows: table.write_table(pa.table([list(column) for column in zip(*rows, strict=True)], schema))
