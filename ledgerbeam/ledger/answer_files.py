@@ -139,7 +139,7 @@ class AnswersPlace:
     def pack(self) -> None:
         """Replace the files to which no process will write again, and small packed files, by larger ones."""
         for name, _ in self._listed(""):
-            if not _NAME.fullmatch(name) and not name.endswith(TEMPORARY_SUFFIX):
+            if not _NAME.fullmatch(name) and not name.endswith((TEMPORARY_SUFFIX, "/")):
                 text = "%s: expected a folder of answers, found another file, %s; give --answers a folder of its own"
                 _log.warning(text, self.folder, name)
                 break
