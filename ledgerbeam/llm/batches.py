@@ -13,7 +13,7 @@ import orjson
 
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.answers import Unavailable
-from ledgerbeam.errors import ServiceError
+from ledgerbeam.errors import FunctionError, LedgerbeamError, ServiceError
 from ledgerbeam.llm.chat import Chat
 from ledgerbeam.llm.service import RefusedError, TransientError
 from ledgerbeam.results import Reject
@@ -62,10 +62,10 @@ class ChatBatches(Chat):
             sender.expected.append(_id_of(self._request(messages)))
             answer = await self._asked(messages, sender.answer)
             return answer if isinstance(answer, Reject) else self.result(record, answer)
-        except ServiceError:
-            raise
-        except Exception as error:  # noqa: BLE001 - it rejects this record, not the batch
-            return Reject(type(error).__name__, str(error))
+        except Exception as error:
+            if isinstance(error, LedgerbeamError) and not isinstance(error, FunctionError):
+                raise
+            return Reject(type(error).__name__, str(error))  # of this record, not of the batch
 
 
 class _BatchSender:

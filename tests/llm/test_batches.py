@@ -32,7 +32,7 @@ class StoredAnswers:
         self.known: dict[bytes, bytes] = {}
         self.most = 1 << 30
 
-    async def answer(self, key: bytes, call: Callable[[], Any], tokens: int | None) -> bytes:
+    async def answer(self, key: bytes, call: Callable[[], Any], *tokens: int | None) -> bytes:
         if key not in self.known:
             answer = await call()
             if not self.most:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -111,11 +114,13 @@ def test_kills_among_faults_pay_again_only_for_what_was_in_flight(
 
 @pytest.mark.slow
 def test_a_killed_job_awaits_the_batches_that_it_has_sent(labelling: Workspace, service: LoopbackService) -> None:
-    service.batch_seconds = 6.0
+    service.batch_seconds = 5.0
     words = job("ledgerbeam.llm:ChatBatches", "--batch", "50", "--set", "poll=0.2")
-    assert labelling.is_killed(5.0, *words)
-    sent = len(service.batches)
-    assert sent
+    running = labelling.start(*words)
+    while len(service.batches) < 3:
+        assert running.poll() is None
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGKILL)
     labelling.succeed(*words)
     require_labels(labelling)
     paid = Counter(service.prompts())
