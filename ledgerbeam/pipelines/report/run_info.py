@@ -7,13 +7,17 @@ import os
 import secrets
 import shlex
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from ledgerbeam._base.redaction import command_without_secrets, without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
+from ledgerbeam.ledger.worker.run_folders import RunFolders
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+
+_LONG_SECONDS = 86400  # after which a run on another host without an end counts as dead
 
 COMMAND = "ledgerbeam"
 ONLY_FAILED = "--only-failed"
@@ -94,6 +98,21 @@ def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
     info = last["info"]
     where = "" if info.get("runner") == "local" else f" with {info.get('runner')}"
     return f"run {last['id']}, launched by process {info.get('pid')} on {info.get('host')}{where}"
+
+
+def others_may_work(run: str, store: LedgerStore, folders: RunFolders) -> bool:
+    """Return whether a run other than `run` may be at work on the ledger now.
+
+    A run on another host that began or did work in the last day counts, unless it has ended.
+    """
+    living = {found.run for found in folders.launchers() if found.lives}
+    recorded, began_after = store.recorded(), time.time() - _LONG_SECONDS
+    for other in store.runs():
+        if other["id"] != run and (state := run_state(other, store, living)) in ("running", UNSEEN):
+            last_work = recorded[other["id"]].time if other["id"] in recorded else 0.0
+            if state == "running" or max(other["began"], last_work) > began_after:
+                return True
+    return False
 
 
 def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str]) -> RunState:

@@ -28,7 +28,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, Existing, OutputOwner
 from ledgerbeam.pipelines.report.lineage import run_lineage
-from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
+from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, others_may_work, run_elsewhere, run_info
 from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.beam import BeamRunner, check_options
 from ledgerbeam.pipelines.runners.job_files import keep_job, launched_job
@@ -220,7 +220,8 @@ def run_job(
                 try:
                     runner.run(listed)
                     fault_point("run.worked")
-                    if answers is not None:
+                    # Another launcher may be at work on a task that is recorded now, and needs its answers.
+                    if answers is not None and not others_may_work(run, store, folders):
                         answers.pack() if answers.is_kept else answers.forget_complete(store)
                     submitted = runner.submitted
                     if not is_local and not submitted:
