@@ -121,6 +121,7 @@ def test_a_killed_job_awaits_the_batches_that_it_has_sent(labelling: Workspace, 
         assert running.poll() is None
         time.sleep(0.05)
     os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
     labelling.succeed(*words)
     require_labels(labelling)
     paid = Counter(service.prompts())
