@@ -113,7 +113,8 @@ def test_each_token_of_each_document_is_in_one_pack(
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=120), st.integers(8, 32))
 def test_best_fit_fills_packs_as_the_naive_algorithm(lengths: list[int], length: int) -> None:
     numbers = np.arange(len(lengths))
-    documents = DocumentLengths(numbers, np.array(lengths), np.cumsum(lengths) - lengths, "uint16")
+    sizes = np.array(lengths, np.int64)
+    documents = DocumentLengths(numbers, sizes, np.cumsum(sizes) - sizes, "uint16")
     task = Task(Source("/d.bin", 1, "1"), 0, len(lengths), ((0, 1),))
     done: Any = PackDocuments(length)(task.replace(records=documents))
     assert sorted(done.records.datasets[""].pieces.tokens.tolist()) == naive_best_fit(lengths, length)
