@@ -6,7 +6,7 @@ import pickle
 import re
 
 from ledgerbeam import errors
-from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, UsageError
 from tests.cases import each
 
 CLASSES: list[type[LedgerbeamError]] = sorted(
@@ -58,6 +58,6 @@ def test_the_drawing_shows_every_class_below_its_parent() -> None:
 
 
 @each("error", CLASSES)
-def test_every_class_says_what_it_means_and_only_usage_errors_have_status_2(error: type[LedgerbeamError]) -> None:
+def test_every_class_says_what_it_means_and_has_the_exit_status_of_its_kind(error: type[LedgerbeamError]) -> None:
     assert len(vars(error)["__doc__"]) > 20
-    assert error.exit_status == (2 if issubclass(error, UsageError) else 1)
+    assert error.exit_status == (2 if issubclass(error, UsageError) else 3 if error is BudgetSpentError else 1)
