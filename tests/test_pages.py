@@ -154,6 +154,7 @@ def test_every_block_runs_and_prints_what_stands_there(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a recipe runs several jobs, whose workers load models
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"cookbook/{recipe.name}")
 def test_every_recipe_of_the_cookbook_runs_without_network_and_prints_what_stands_there(
     recipe: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory
