@@ -43,12 +43,14 @@ class Unavailable(Exception):  # noqa: N818 - like `Drop` and `Reject`, it is no
 
     Args:
         reason: The answer of the service, or the error of the connection.
-        retry_after: Time until the next call, in seconds. By default it grows from 0.1 seconds to a minute.
+        retry_after: Time until the next call, in seconds. By default it grows from 0.1 seconds to a minute, and also if
+            the given time is not positive or not finite.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
         super().__init__(reason)
-        self.retry_after = retry_after
+        seconds = math.nan if retry_after is None else float(retry_after)  # of a header it may be a text
+        self.retry_after = seconds if 0 < seconds < math.inf else None
 
 
 class Limits(Protocol):
@@ -108,7 +110,7 @@ class Gate:
             if self._is_down:
                 self._begin_pause(refused, began)
             with waiting():
-                await asyncio.sleep(wait if refused.retry_after is None else max(refused.retry_after, 0.0))
+                await asyncio.sleep(wait if refused.retry_after is None else refused.retry_after)
             wait = min(2 * wait, _MOST_PAUSE)
 
     async def idle(self) -> None:
@@ -210,7 +212,7 @@ async def remember(request: Any, call: Call, *, tokens: int | None = None) -> An
     async def asked() -> bytes:
         if not inspect.isawaitable(asking := call(*arguments)):
             raise FunctionError(
-                f"ledgerbeam.remember: the call returned a {type(asking).__name__}; use an async function"
+                f"ledgerbeam.remember: expected an async function for the call, which returned {type(asking).__name__}"
             )
         return _json(await asking, "answer")
 

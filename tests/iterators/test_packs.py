@@ -110,7 +110,7 @@ def test_each_token_of_each_document_is_in_one_pack(
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=120), st.integers(8, 32))
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=120), st.integers(8, 32) | st.just(2**31 - 1))
 def test_best_fit_fills_packs_as_the_naive_algorithm(lengths: list[int], length: int) -> None:
     numbers = np.arange(len(lengths))
     sizes = np.array(lengths, np.int64)

@@ -214,7 +214,7 @@ def test_a_call_takes_the_request_or_nothing_but_not_perhaps(tmp_path: Path) -> 
     with pytest.raises(FunctionError, match="'request' of the call has a default"):
         remembered(answers(tmp_path), 1, call=perhaps)
     assert remembered(answers(tmp_path), 1, call=any_number) == [[1]]
-    with pytest.raises(FunctionError, match="the call returned a int; use an async function"):
+    with pytest.raises(FunctionError, match="expected an async function for the call, which returned int"):
         remembered(answers(tmp_path), 2, call=lambda: 2)  # type: ignore[arg-type, return-value]
 
 
@@ -242,3 +242,8 @@ def test_an_answer_whose_caller_has_no_time_left_is_kept(tmp_path: Path) -> None
     assert asyncio.run(ask())["to"] == "x"
     again = remembered(answers(tmp_path), "x", call=model)
     assert again[0]["number"] == len(model.asked)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(-1, None), (0, None), (float("nan"), None), (1e999, None), ("5", 5.0)])
+def test_a_time_that_is_none_does_not_repeat_calls_at_once_or_never(given: Any, seconds: float | None) -> None:
+    assert ledgerbeam.Unavailable("busy", given).retry_after == seconds

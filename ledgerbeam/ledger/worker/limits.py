@@ -237,6 +237,8 @@ class HostLimits:
         self.meter.give_back(self._sizes(tokens))
 
     def _sizes(self, tokens: int | None) -> Mapping[str, int]:
+        if tokens is not None and (not isinstance(tokens, int) or tokens < 0):
+            raise FunctionError(f"ledgerbeam.remember: tokens={tokens!r}; expected a whole number from 0 on, or None")
         if tokens is None and any(limit.unit == "tokens" for limit in self.limits):
             raise FunctionError(
                 "ledgerbeam.remember: the job limits tokens; give the most tokens of the request and its answer, as in "

@@ -178,7 +178,7 @@ def _assigned(sizes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         while place < stop:
             at = bisect_left(rooms, size)
             room = rooms[at] if at < len(rooms) else length
-            fit = room // size
+            fit = min(room // size, stop - place)
             needed = -(-(stop - place) // fit)
             if at < len(rooms):
                 packs = with_room[room]

@@ -35,6 +35,8 @@ class TokenizeRecords(MapRecords):
         on_error: Treatment of a record that cannot be decoded, has no text, or cannot be tokenized.
     """
 
+    is_async = False  # a function that splits texts is called without `await`
+
     def __init__(
         self,
         tokenizer: str,

@@ -242,6 +242,9 @@ def test_a_refused_call_costs_nothing_and_a_meter_is_added_to_another(tmp_path: 
         host.take(101)
     with pytest.raises(FunctionError, match="tokens=1200"):
         host.take(None)
+    for tokens in (-1, 1.5, "5"):
+        with pytest.raises(FunctionError, match="expected a whole number"):
+            host.take(tokens)  # type: ignore[arg-type]
 
 
 @each(

@@ -337,6 +337,16 @@ async def counting(record):
     seen.append(record["id"])
     answer = await ledgerbeam.remember({"prompt": record["id"], "number": len(seen)}, ask, tokens=10)
     return {**record, "label": answer["label"]}
+
+async def replacing(record):
+    async def call(request):
+        answer = await ask(request)
+        return answer["label"] if record["id"] % 5 else int("no number")
+
+    try:
+        return {**record, "label": await ledgerbeam.remember({"prompt": record["id"]}, call)}
+    except ValueError:
+        return {**record, "label": 0.0}
 """
 
 
@@ -346,6 +356,7 @@ async def counting(record):
         ("label", ""),
         ("numbered", "returned another result when it was audited"),
         ("counting", "made another request when it was audited"),
+        ("replacing", "or one whose call had failed"),
     ],
 )
 def test_the_audit_uses_the_stored_answers(

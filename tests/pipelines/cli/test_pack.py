@@ -100,6 +100,7 @@ def test_what_cannot_be_packed_is_refused(workspace: Workspace, monkeypatch: pyt
     lines = workspace.jsonl("in/a.jsonl", 3)
     for options, problem in (
         ({"length": 0}, "length"),
+        ({"length": 2**31}, "at most 2,147,483,647 tokens"),
         ({"length": 8, "weight": -1}, "weight"),
         ({"length": 8, "eod": -1}, "eod"),
         ({"length": 8, "strategy": "concat", "longest": "cut"}, "leave --longest out"),

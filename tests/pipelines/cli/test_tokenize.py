@@ -64,7 +64,7 @@ def documents(workspace: Workspace, prefix: str = "out/all") -> list[list[list[i
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_each_record_is_a_document_and_the_bytes_are_those_of_one_writer(workspace: Workspace, workers: str) -> None:
     expected = write_sources(workspace)
-    ran = workspace.run(*COMMAND, "--task-bytes", "3000", "--workers", workers, "--json", status=0)
+    ran = workspace.run(*COMMAND, "--task-bytes", "3000", "--workers", workers, "--audit", "100%", "--json", status=0)
     assert dataset(workspace) == byte_dataset(expected)
     found = documents(workspace)
     assert found[0] == []
@@ -73,6 +73,7 @@ def test_each_record_is_a_document_and_the_bytes_are_those_of_one_writer(workspa
     assert facts["prefix"] == str(workspace.root / "out/all")
     assert (facts["documents"], facts["empty_documents"], facts["sequences"]) == (450, 12, 438)
     assert facts["parts"] == ran.json["tasks"]["done"] > 5
+    assert json.loads(workspace.run("ledger", "status", "L", "--json").out)["audit"]["tasks"] > 0
     assert facts["tokens"] * 2 == len(dataset(workspace)["bin"])
 
 
