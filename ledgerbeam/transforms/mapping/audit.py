@@ -95,9 +95,8 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
     except NoAnswerError:
         if answers is None or not _are_stored(answers, task):  # the source was completed by another launcher
             return AuditAnswer()
-        text = "made another request when it was audited, or one whose call had failed; a request must depend on the"
-        text += " record only, and what replaces the answer of a failed call must be returned by the call"
-        return AuditAnswer(task.node, f"{task.name}: {function.name} {text}")
+        problem = f"{task.name}: {function.name} made a request that has no stored answer"
+        return AuditAnswer(task.node, problem=f"{problem}: it depends on more than the record, or its call had failed")
     except NotRecomputedError as error:
         return AuditAnswer(task.node, problem=str(error))
     except LedgerbeamError as error:

@@ -355,8 +355,8 @@ async def replacing(record):
     [
         ("label", ""),
         ("numbered", "returned another result when it was audited"),
-        ("counting", "made another request when it was audited"),
-        ("replacing", "or one whose call had failed"),
+        ("counting", "made a request that has no stored answer: it depends on more than the record"),
+        ("replacing", "or its call had failed"),
     ],
 )
 def test_the_audit_uses_the_stored_answers(
@@ -364,8 +364,10 @@ def test_the_audit_uses_the_stored_answers(
 ) -> None:
     program = labelling.root / "labelling.py"
     program.write_text(program.read_text() + AUDITED)
-    ran = labelling.run(*job(function, "--audit", "100%", "--in-flight", "1"), status=1 if message else 0)
+    differs = "returned another result" in message
+    ran = labelling.run(*job(function, "--audit", "100%", "--in-flight", "1"), status=1 if differs else 0)
     assert message in ran.err
     assert set(Counter(request["prompt"] for request in model.asked).values()) == {1}, "the audit calls nothing"
     status = json.loads(labelling.run("ledger", "status", "L", "--json").out)
-    assert status["audit"]["tasks"] >= (1 if message else FILES), status["audit"]
+    assert status["audit"]["differ"] == differs
+    assert differs or message or status["audit"]["tasks"] >= FILES, status["audit"]
