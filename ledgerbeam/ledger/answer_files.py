@@ -115,15 +115,16 @@ class AnswersPlace:
                 yield source_of(name), key, answer, size
                 size = 0
 
-    def forget(self, files: Mapping[str, int]) -> int:
+    def forget(self, files: Mapping[str, bytes | None]) -> int:
         """Delete files, and the local folders that are empty then. Return the number of files.
 
-        A local log that has grown beyond the given size is left: another process works on its task.
+        The digest of a file is that of the content to delete: a local log with other content is left, because another
+        process has changed it meanwhile. None deletes any content.
         """
         if not is_local(self.folder):
             ObjectFolder(self.folder, dict(self.options)).delete(files)
             return len(files)
-        deleted = sum(_delete(f"{self.folder}/{name}", size) for name, size in files.items())
+        deleted = sum(_delete(f"{self.folder}/{name}", content) for name, content in files.items())
         for folder in {os.path.dirname(name) for name in files}:
             with suppress(OSError):  # another file is there, or another launcher was faster
                 os.rmdir(f"{self.folder}/{folder}")
@@ -134,7 +135,7 @@ class AnswersPlace:
         files = self.files()
         ids = sorted({source for name in files if (source := source_of(name))})
         complete = {*compress(ids, store.completed_mask(ids))}
-        self.forget({name: size for name, size in files.items() if source_of(name) in complete})
+        self.forget(dict.fromkeys(name for name in files if source_of(name) in complete))
 
     def pack(self) -> None:
         """Replace the files to which no process will write again, and small packed files, by larger ones."""
@@ -155,21 +156,22 @@ class AnswersPlace:
         packing.publish()
 
 
-def _delete(path: str, size: int) -> bool:
-    """Delete a local log of this size."""
+def _delete(path: str, content: bytes | None) -> bool:
+    """Delete a local log with content of this digest, while no process writes to it."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with open(path, "rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            is_same = content is None or digest_of(file.read()) == content
+            if is_same:
+                os.unlink(path)
+            return is_same
     except FileNotFoundError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        is_same = os.fstat(descriptor).st_size == size
-        if is_same:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-        return is_same
-    finally:
-        os.close(descriptor)
+
+
+def digest_of(data: bytes) -> bytes:
+    """Return the digest by which the content of a file is recognized."""
+    return blake2b(data, digest_size=16).digest()
 
 
 class _Packing:
@@ -184,7 +186,7 @@ class _Packing:
         self._plain = self._size = 0  # bytes of these entries, and of the blocks
         self._blocks: list[bytes] = []
         self._keys: set[bytes] = set()
-        self._files: dict[str, int] = {}  # sizes of the files whose answers all are here
+        self._files: dict[str, bytes | None] = {}  # digests of the files whose answers all are here
 
     def add(self, name: str, data: bytes) -> None:
         """Add the answers of a file. A file with damage is left as it is."""
@@ -201,7 +203,7 @@ class _Packing:
                 self._cut()
                 if self._size > _PACK_BYTES - _LAST_BLOCK:
                     self.publish()
-        self._files[name] = len(data)
+        self._files[name] = digest_of(data)
 
     def _cut(self) -> None:
         self._blocks.append(block_of(self._entries))
@@ -213,12 +215,12 @@ class _Packing:
         if self._entries:
             self._cut()
         data = b"".join(self._blocks)
-        name = f"{PACKED}/{blake2b(data, digest_size=16).hexdigest()}{ENDING}"
+        name = f"{PACKED}/{digest_of(data).hex()}{ENDING}"
         if data:
             fault_point("answers.pack")
             publish_bytes(f"{self._place.folder}/{name}", data, dict(self._place.options))
             fault_point("answers.packed")
-        self._place.forget({one: size for one, size in self._files.items() if one != name})
+        self._place.forget({one: digest for one, digest in self._files.items() if one != name})
         self._begin()
 
 

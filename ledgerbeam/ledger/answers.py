@@ -15,7 +15,7 @@ from ledgerbeam.errors import BudgetSpentError, FunctionError, LedgerbeamError, 
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local
-from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace
+from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace, digest_of
 from ledgerbeam.ledger.answer_index import AnswerIndex, index_of
 from ledgerbeam.ledger.answer_log import TaskLog, answer_writer
 from ledgerbeam.ledger.model.task import Task
@@ -57,7 +57,7 @@ def adopt(place: AnswersPlace, ledger: str) -> None:
             if data is not None:
                 moved = f"{place.folder}/{name.rpartition('-')[0]}-{uuid.uuid4().hex}{ENDING}"
                 publish_bytes(moved, data, dict(place.options))
-                other.forget({name: len(data)})
+                other.forget({name: digest_of(data)})
 
 
 @contextmanager

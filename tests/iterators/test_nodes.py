@@ -291,7 +291,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-NAMES = ("iterators", "iterator-nodes", "iterator-shuffle", "training-loaders", "materialize", "write-a-node")
+NAMES = ("iterators", "packs", "iterator-nodes", "iterator-shuffle", "training-loaders", "materialize", "write-a-node")
 
 
 def test_the_pages_name_every_node_and_function() -> None:

@@ -221,7 +221,7 @@ def test_answers_in_a_bucket_are_read_by_blocks(s3: S3Server, tmp_path: Path) ->
     other.asks(range(310), source=1)
     assert other.calls == 10
     packed(folder, range(310, 400), tmp_path / "three", s3.options)
-    other.place.forget({name: 0})
+    other.place.forget({name: None})
     other.index._blocks.clear()
     other.asks(range(390, 400), source=2)
     other.asks(range(300), source=2, start=10)

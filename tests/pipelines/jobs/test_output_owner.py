@@ -467,7 +467,7 @@ def let_run(monkeypatch: pytest.MonkeyPatch, work: Callable[[JobListing], object
     """Have runs do this in the place of their waves."""
 
     class Runner:
-        deaths, done, records, stopped, submitted = 0, Totals(), RecordCounts(), False, False
+        deaths, done, records, stopped, submitted, spent = 0, Totals(), RecordCounts(), False, False, ""
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass

@@ -40,7 +40,7 @@ def answers(store: LedgerStore, args: argparse.Namespace) -> int:
     if stored.is_kept:
         found["kept_at"] = stored.folder
     if args.forget:
-        found["forgotten"] = stored.forget(stored.files())
+        found["forgotten"] = stored.forget(dict.fromkeys(stored.files()))
     if args.json:
         print_json(found)
     else:
