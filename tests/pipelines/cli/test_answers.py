@@ -28,10 +28,12 @@ import ledgerbeam
 
 async def ask(request):
     reader, writer = await asyncio.open_connection("127.0.0.1", {port})
-    writer.write(json.dumps(request).encode() + b"\\n")
-    await writer.drain()
-    answer = json.loads(await reader.readline())
-    writer.close()
+    try:  # a call may be cancelled
+        writer.write(json.dumps(request).encode() + b"\\n")
+        await writer.drain()
+        answer = json.loads(await reader.readline())
+    finally:
+        writer.close()
     if "down" in answer:
         raise ledgerbeam.Unavailable("the model is down", answer["down"])
     return answer
