@@ -149,6 +149,8 @@ class Meter:
         """Lock the meter, and yield its content, which may be changed."""
         try:
             key = os.getpid(), self.path
+            if key in self._open and not os.fstat(self._open[key][0]).st_nlink:  # deleted, perhaps with its ledger
+                os.close(self._open.pop(key)[0])
             if key not in self._open:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[key] = descriptor, np.memmap(self.path, _layout(), "r+", shape=())

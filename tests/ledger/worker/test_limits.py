@@ -224,6 +224,16 @@ def test_a_budget_is_used_up_by_hosts_and_what_one_left_is_used_by_another(tmp_p
     assert spend(larger, 2000) == 0, "the launcher of the first is still there"
 
 
+def test_a_meter_that_was_deleted_begins_again_in_the_same_process(tmp_path: Path) -> None:
+    limits, path = parse_limits([], [1]), tmp_path / "limits"
+    for _ in range(2):
+        meter = Meter.make(str(path))
+        meter.grant_all(limits)
+        assert HostLimits(Meter(str(path)), limits).take(None) == 0
+        assert path.read_bytes() != bytes(path.stat().st_size), "other processes see it"
+        path.unlink()
+
+
 def test_a_refused_call_costs_nothing_and_a_meter_is_added_to_another(tmp_path: Path) -> None:
     limits = parse_limits(["100tokens/min"], ["3", "300tokens"])
     meters = [Meter.make(str(tmp_path / name)) for name in "ab"]
