@@ -135,8 +135,6 @@ class TaskAnswers:
         try:
             if key in _asking.get():
                 raise FunctionError("ledgerbeam.remember: the call for a request remembers this request itself")
-            if self._gate.limits is not None:
-                self._gate.limits.asked()
             with waiting():
                 known = await self._known()
             while key not in known and key in self._asked:
@@ -170,6 +168,8 @@ class TaskAnswers:
 
     async def _known(self) -> dict[bytes, bytes]:
         if self._loading is None:
+            if self._gate.limits is not None:
+                self._gate.limits.asked()
             self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         return await asyncio.shield(self._loading)
 

@@ -56,7 +56,7 @@ class _HostShares:
 def limit_shares(store: LedgerStore, limits: Sequence[Limit]) -> LimitShares:
     """Return the shares of this host in the limits of the job of a ledger."""
     meter, remote = Meter.make(meter_path(store.url)), as_remote(store)
-    if remote is None:
+    if remote is None or not limits:  # nothing to divide
         return LimitShares(meter, limits)
     return LimitShares(meter, limits, remote.parts()[0], store.environment_id())
 
@@ -117,7 +117,7 @@ class LimitShares:
             for limit in self._limits:
                 row = state["limits"][limit.place]
                 row["share"] = 0 if limit.seconds else min(int(row["share"]), int(row["used"]))
-            shares = self._shares(state)
+            shares = self._column(state, "share")
         with contextlib.suppress(LedgerbeamError):
             self._publish(self._objects, shares, {}, is_open=False)
         os.close(self._leader)
@@ -140,6 +140,7 @@ class LimitShares:
         (data,) = objects.read([self._name])
         shares = self._decoded(self._name, data, 0.0).shares
         with self._meter.locked() as state:
+            state["until"] = 0.0  # until the first exchange: an earlier run may have had no limits
             for limit in self._limits:
                 row = state["limits"][limit.place]
                 if limit.seconds:
@@ -152,10 +153,10 @@ class LimitShares:
     def _exchange(self, objects: Objects, now: float) -> None:
         others = self._others(objects)
         with self._meter.locked() as state:
-            claims, largest = self._shares(state), self._largest(state)
+            claims, largest = self._column(state, "share"), self._column(state, "largest")
             for limit in self._limits:
                 row = state["limits"][limit.place]
-                taken = sum(one.shares.get(limit.key, 0) for one in others.values())
+                taken = _taken(limit, others)
                 claim = min(self._wanted(limit, row, others, taken), max(0, limit.most - taken))
                 if limit.seconds and claim < row["share"]:
                     row["share"] = claim
@@ -173,8 +174,7 @@ class LimitShares:
         with self._meter.locked() as state:
             for limit in self._limits:
                 row = state["limits"][limit.place]
-                taken = sum(one.shares.get(limit.key, 0) for one in others.values())
-                row["is_final"] = taken + int(row["share"]) >= limit.most
+                row["is_final"] = _taken(limit, others) + int(row["share"]) >= limit.most
 
     def _grow(self, claims: dict[str, int], others: Mapping[str, _HostShares]) -> bool:
         """Use the larger shares that this host has published, if those of all hosts do not exceed the limits.
@@ -185,10 +185,10 @@ class LimitShares:
         with self._meter.locked() as state:
             for limit in self._limits:
                 row = state["limits"][limit.place]
-                rivals = [name for name, one in others.items() if one.shares.get(limit.key, 0)]
-                if sum(others[name].shares[limit.key] for name in rivals) + claims[limit.key] <= limit.most:
+                rivals = (name for name, one in others.items() if one.shares.get(limit.key, 0))
+                if _taken(limit, others) + claims[limit.key] <= limit.most:
                     set_share(row, limit, claims[limit.key], self._meter.clock() if others else None)
-                elif any(name < self._name for name in rivals) and claims[limit.key] > row["share"]:
+                elif min(rivals, default=self._name) < self._name and claims[limit.key] > row["share"]:
                     claims[limit.key], retreats = int(row["share"]), True
         return retreats
 
@@ -211,11 +211,8 @@ class LimitShares:
             left -= share
         return 0
 
-    def _shares(self, state: Any) -> dict[str, int]:
-        return {limit.key: int(state["limits"][limit.place]["share"]) for limit in self._limits}
-
-    def _largest(self, state: Any) -> dict[str, int]:
-        return {limit.key: int(state["limits"][limit.place]["largest"]) for limit in self._limits}
+    def _column(self, state: Any, field: str) -> dict[str, int]:
+        return {limit.key: int(state["limits"][limit.place][field]) for limit in self._limits}
 
     def _publish(
         self, objects: Objects, shares: Mapping[str, int], largest: Mapping[str, int], *, is_open: bool = True
@@ -254,3 +251,8 @@ class LimitShares:
             raise LedgerDamagedError(
                 f"{name} of the ledger: expected the limits of a host, found {error}; delete it and run again"
             ) from error
+
+
+def _taken(limit: Limit, others: Mapping[str, _HostShares]) -> int:
+    """Return the sum of the shares of other hosts in a limit."""
+    return sum(one.shares.get(limit.key, 0) for one in others.values())
