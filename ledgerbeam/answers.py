@@ -198,7 +198,7 @@ async def remember(request: Any, call: Call, *, tokens: int | None = None) -> An
             equal JSON share an answer; the order of keys does not matter.
         call: Async function that asks, with the request as its argument, or with none if it takes none. It returns the
             answer as JSON. It may raise `Unavailable`.
-        tokens: Most tokens of the request and its answer, which count for limits in tokens; None if there are none.
+        tokens: Most tokens of the request and its answer. Limits in tokens count them, and then they are required.
 
     Returns:
         The answer, as JSON holds it: a tuple becomes a list.

@@ -118,8 +118,8 @@ class AnswersPlace:
     def forget(self, files: Mapping[str, bytes | None]) -> int:
         """Delete files, and the local folders that are empty then. Return the number of files.
 
-        The digest of a file is that of the content to delete: a local log with other content is left, because another
-        process has changed it meanwhile. None deletes any content.
+        A local log is deleted only if its content has the given digest: another process may have changed it meanwhile.
+        None deletes any content.
         """
         if not is_local(self.folder):
             ObjectFolder(self.folder, dict(self.options)).delete(files)
@@ -138,7 +138,7 @@ class AnswersPlace:
         self.forget(dict.fromkeys(name for name in files if source_of(name) in complete))
 
     def pack(self) -> None:
-        """Replace the files to which no process will write again, and small packed files, by larger ones."""
+        """Replace the logs, and small packed files, by larger packed files."""
         for name, _ in self._listed(""):
             if not _NAME.fullmatch(name) and not name.endswith((TEMPORARY_SUFFIX, "/")):
                 text = "%s: expected a folder of answers, found another file, %s; give --answers a folder of its own"
@@ -170,7 +170,7 @@ def _delete(path: str, content: bytes | None) -> bool:
 
 
 def digest_of(data: bytes) -> bytes:
-    """Return the digest by which the content of a file is recognized."""
+    """Return a digest of the content of a file."""
     return blake2b(data, digest_size=16).digest()
 
 

@@ -120,7 +120,7 @@ class AnswerIndex:
             return self._table
 
     async def find(self, key: bytes) -> bytes | None:
-        """Return the stored answer of a request; None if there is none."""
+        """Return the stored answer of a request; None without one."""
         if self._table is None:
             await self._wait(self._pool.submit(self.update))
         while table := self._table:
@@ -175,7 +175,7 @@ class AnswerIndex:
     def _existing(self) -> _MappedIndex | None:
         try:
             return _MappedIndex(self._path)
-        except (OSError, ValueError, struct.error):  # there is none; or its disk has lost it: it is made again
+        except (OSError, ValueError, struct.error):  # missing, or damaged: it is built again
             return None
 
     def _synced(self, gone: Collection[str] = (), *, is_full: bool = False) -> _MappedIndex:

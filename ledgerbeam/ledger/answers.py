@@ -45,7 +45,7 @@ def answers_of_sample(ledger: str, kept: str | None, options: Options, limits: S
 def adopt(place: AnswersPlace, ledger: str) -> None:
     """Move the answers of `sampled_place` to the place of a job; also those beside its ledger, if others are kept.
 
-    What the calls for samples have used of limits is added to that of the job.
+    The counts of the meter of the samples are added to the meter of the job.
     """
     sampled, beside = sampled_place(ledger), AnswersPlace.of(ledger, None, place.options)
     if os.path.exists(meter := meter_path(sampled.ledger)):

@@ -7,7 +7,7 @@ is published. So the sum never exceeds the limit, whatever the clocks of the hos
 
 The share of a rate expires, first for its host, then for the others, unless the launcher publishes it again. What other
 hosts have used in the past window counts as used by the host that takes over their share. The share of a budget does
-not expire: it is what the host has spent, and may spend soon.
+not expire: it covers all spending of the host so far, and some of its next calls.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LimitShares:
     Args:
         meter: The meter of this host.
         objects: The remote ledger; None for a local one.
-        host: ID of the host, by which the order of hosts is decided.
+        host: ID of the host. If two hosts claim the same share, the host with the smaller ID gets it.
     """
 
     def __init__(self, meter: Meter, limits: Sequence[Limit], objects: Objects | None = None, host: str = "") -> None:
@@ -93,7 +93,7 @@ class LimitShares:
             return bool(state["asked"])
 
     def turn(self) -> None:
-        """Publish the shares of this host, and read those of others, if due."""
+        """Exchange shares with other hosts, if due."""
         now = self._meter.clock()
         if now < self._next:
             return
@@ -136,7 +136,7 @@ class LimitShares:
         return True
 
     def _recover(self, objects: Objects) -> None:
-        """Count what an earlier launcher of this host may have spent, if the meter does not know."""
+        """Count calls of an earlier launcher of this host that the meter has lost."""
         (data,) = objects.read([self._name])
         shares = self._decoded(self._name, data, 0.0).shares
         with self._meter.locked() as state:
@@ -222,7 +222,7 @@ class LimitShares:
         objects.replace(self._name, encode(fields))
 
     def _others(self, objects: Objects) -> dict[str, _HostShares]:
-        """Return the shares of other hosts. Those of rates are left out once they have expired."""
+        """Return the shares of other hosts, without expired shares of rates."""
         now = self._meter.clock()
         names = [name for name in objects.names(_FOLDER) if name != self._name]
         for name, data in zip(names, objects.read(names), strict=True):

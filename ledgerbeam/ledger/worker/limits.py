@@ -251,7 +251,7 @@ class HostLimits:
 
 
 def set_share(row: Any, limit: Limit, share: int, used_at: float | None) -> None:
-    """Set the share of a host. At `used_at`, other hosts may have used its growth; None if there are none."""
+    """Set the share of a host. At `used_at`, other hosts may have used its growth; None without other hosts."""
     if limit.seconds and used_at is not None and share > row["share"]:
         _add(row, limit, share - int(row["share"]), used_at)
     row["share"] = share

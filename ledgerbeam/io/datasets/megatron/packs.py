@@ -143,12 +143,12 @@ class PackReader:
         fields: Names of the arrays to return.
         dtype: Dtype of `tokens`.
         pad: Token after the last document of a pack.
-        datasets: Folder in which the datasets are now, for data that was moved: paths below it are those below the
-            base of the job, and only sizes are compared. Default: where they were when the packs were made.
+        datasets: New folder of the datasets, if they were moved. Their paths below it are as below the base of the job,
+            and only sizes are compared. By default the datasets are where they were when the packs were made.
 
     Raises:
-        SourceNotFoundError: The folder has no catalog: it is no folder of packs, or its job is not complete.
-        UsageError: There is no field of a name.
+        SourceNotFoundError: The folder has no catalog: it has no packs, or its job is not complete.
+        UsageError: A name in `fields` is unknown.
     """
 
     def __init__(
