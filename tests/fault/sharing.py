@@ -1,6 +1,6 @@
 """Many hosts that share a job, in simulated time: how often tasks are done, and how long all of it takes.
 
-    python -m tests.fault.sharing --hosts H --tasks T [--seed S] [--seeds COUNT] [--calm]
+    python -m tests.fault.sharing --hosts H --tasks T [--seed S] [--seeds COUNT] [--calm] [--exclusive]
 
 The ledger, its claims and the boards of the hosts are the library's; only time, tasks and the store's objects are
 simulated. Hosts start at different times; some die, stand still or lose their link. Nothing but the seed decides.
@@ -104,8 +104,17 @@ class World:
     """The hosts, their tasks and the time."""
 
     def __init__(
-        self, seed: int, folder: Path, *, starts: Sequence[float], away: dict[int, Away], tasks: int, mean: float
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        starts: Sequence[float],
+        away: dict[int, Away],
+        tasks: int,
+        mean: float,
+        exclusive: bool,
     ) -> None:
+        self.exclusive = exclusive
         self.choice = random.Random(f"{seed} sharing")
         self.folder = folder
         self.now = 0.0
@@ -197,7 +206,9 @@ class Host:
         self.run = self.store.begin_run({})
         self.store.register(world.sources)
         place = ObjectClaims(self.store, self.run, f"host-{self.number}", lambda _: True)
-        self.sharing = Sharing(self.store, place, self.run, workers=WORKERS, clock=world.monotonic)
+        self.sharing = Sharing(
+            self.store, place, self.run, workers=WORKERS, exclusive=world.exclusive, clock=world.monotonic
+        )
         self.sink = RemoteSink(world.objects, job=JOB.fingerprint, run=self.run)
         tasks = [
             (source, ordinal, count)
@@ -214,6 +225,7 @@ class Host:
     def _wave(self, tasks: Sequence[BoardTask]) -> None:
         self._waves += 1
         self._board = board = Board(str(self._world.folder / f"board-{self.number}-{self._waves}"))
+        self.sharing.begin(board)
         finished = self.store.finished([one for task in tasks for one in task.tasks()])
         board.post([(task, b"") for task, is_done in zip(tasks, finished, strict=True) if not is_done])
         self._working = WORKERS
@@ -299,16 +311,27 @@ class Host:
             self.store.close()
 
 
-def share_job(seed: int, hosts: int, tasks: int, folder: Path, *, calm: bool = False, mean: float = 4.0) -> Figures:
+def share_job(
+    seed: int,
+    hosts: int,
+    tasks: int,
+    folder: Path,
+    *,
+    calm: bool = False,
+    mean: float = 4.0,
+    spread: float = 40.0,
+    exclusive: bool = False,
+) -> Figures:
+    """Share a job of which the hosts start within `spread` seconds."""
     choice = random.Random(f"{seed} plan")
-    starts = [0.0, *(round(choice.uniform(0, 40), 1) for _ in range(hosts - 1))]
+    starts = [0.0, *(round(choice.uniform(0, spread), 1) for _ in range(hosts - 1))]
     away: dict[int, Away] = {}
     if not calm:
         length = tasks * mean / hosts / WORKERS
         kinds: list[tuple[float | None, bool]] = [(None, False), (60.0, False), (30.0, True)]
         for host, (seconds, link) in zip(choice.sample(range(hosts), min(3, hosts)), kinds, strict=False):
             away[host] = Away(40 + choice.uniform(0.1, 0.6) * length, seconds, link)
-    return World(seed, folder, starts=starts, away=away, tasks=tasks, mean=mean).run()
+    return World(seed, folder, starts=starts, away=away, tasks=tasks, mean=mean, exclusive=exclusive).run()
 
 
 def main() -> int:
@@ -320,11 +343,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--calm", action="store_true", help="nothing befalls the hosts")
+    parser.add_argument("--exclusive", action="store_true", help="no two hosts may begin a task")
     args = parser.parse_args()
     failed = 0
     for seed in range(args.seed, args.seed + args.seeds):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            found = share_job(seed, args.hosts, args.tasks, Path(folder), calm=args.calm, mean=args.mean)
+            found = share_job(
+                seed,
+                args.hosts,
+                args.tasks,
+                Path(folder),
+                calm=args.calm,
+                mean=args.mean,
+                exclusive=args.exclusive,
+            )
         too_much = found.executed > 1.05 * found.tasks or found.makespan > 1.2 * found.ideal
         failed += too_much
         print(f"seed {seed}: {found}{'  TOO MUCH' if too_much else ''}", flush=True)

@@ -63,6 +63,14 @@ def test_three_hosts_that_nothing_befalls_do_nothing_twice(memory: Path) -> None
     assert found.makespan <= 1.2 * found.ideal, found
 
 
+@pytest.mark.parametrize(("hosts", "spread", "mean"), [(2, 0.0, 4.0), (3, 0.2, 4.0), (3, 40.0, 0.3), (2, 0.0, 20.0)])
+def test_hosts_of_a_job_that_pays_begin_nothing_twice(memory: Path, hosts: int, spread: float, mean: float) -> None:
+    found = share_job(hosts, hosts, 150, memory, calm=True, mean=mean, spread=spread, exclusive=True)
+    assert found.executed == found.tasks, found
+    # They end later than others by the time in which they learn of each other's claims.
+    assert found.recorded <= 1.2 * found.ideal + 20, found
+
+
 @pytest.mark.slow
 def test_twenty_hosts(memory: Path) -> None:
     found = share_job(1, 20, 600, memory)

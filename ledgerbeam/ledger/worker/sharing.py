@@ -5,6 +5,9 @@ pass reads. Once it sees claims of another launcher, its workers draw only tasks
 enough of the remaining tasks to last until its next claims, but at most half of its fair share. So all launchers finish
 at about the same time, on any machines.
 
+If calls cost money, no two launchers may begin a task: workers draw only claimed tasks from the start, and a task can
+be drawn once no other launcher claimed it at a look *after* the publication of the claims.
+
 Claims expire by the clock of their reader. If a launcher is stopped or cannot publish claims, its workers draw no more
 tasks once its claims are about to expire. At worst, the tasks that they have drawn are done twice.
 
@@ -55,6 +58,7 @@ _LINGER_SECONDS = 15.0  # a finished task stays claimed until all launchers have
 _AT_ONCE = 1000  # largest number of elements claimed in advance
 _CROWD = 10  # number of launchers above which each publishes and reads less often
 _LOOK_SECONDS = 1.0  # between two checks of a board from which nothing can be drawn
+_SOON_SECONDS = 0.5  # between the claims of an exclusive launcher whose workers have nothing to draw
 
 _log = library_logger(__name__)
 
@@ -83,7 +87,12 @@ class WaitingTasks:
 
 
 class Sharing:
-    """Sharing of a job by one launcher with others. `clock` must be the same for all processes of the host."""
+    """Sharing of a job by one launcher with others.
+
+    Args:
+        exclusive: Whether no two launchers may begin a task.
+        clock: The same clock for all processes of the host.
+    """
 
     def __init__(
         self,
@@ -92,6 +101,7 @@ class Sharing:
         run: str,
         *,
         workers: int,
+        exclusive: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -99,11 +109,12 @@ class Sharing:
         self._run = run
         self._environment = store.environment_id()
         self._workers = workers
+        self._exclusive = exclusive
         self._clock = clock
         self._seen_claims: dict[str, _SeenClaims] = {}
         self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
         self._lease = 0.0  # time until which workers may start claimed tasks
-        self._next_publish = self._next_read = self._next_look = clock()
+        self._next_publish = self._next_soon = self._next_read = self._next_look = clock()
         self._drawn = 0
 
     # Claims of others
@@ -151,9 +162,18 @@ class Sharing:
 
     # Own claims
 
+    def begin(self, board: Board) -> None:
+        """Set what workers may draw from a new board."""
+        if self._exclusive:
+            board.instruct(Instructions(shared=True, until=self._lease))
+
     def is_due(self, board: Board) -> bool:
         """Return whether claims are due to be published. If so, refresh the ledger before `turn`."""
-        return self._clock() >= self._next_publish and (bool(self._own.spans) or not board.is_empty())
+        now = self._clock()
+        if now >= self._next_publish:
+            return bool(self._own.spans) or not board.is_empty()
+        ready = self._workers if now < self._next_soon else len(board.ready(self._workers))
+        return ready < self._workers and ready < board.left()
 
     def turn(self, board: Board) -> None:
         """Exchange claims and set what workers may draw, if due. Call it several times a second while workers draw."""
@@ -165,7 +185,7 @@ class Sharing:
         if others and not board.instructions().shared:  # workers draw only claimed tasks from now on
             board.instruct(Instructions(shared=True, until=self._lease))
             board.hold(task.key for task in board.ready(board.left()) if not self._own.holds(task.span))
-        elif not others and board.instructions().shared:
+        elif not others and board.instructions().shared and not self._exclusive:
             board.instruct(Instructions())
             board.offer_all()
         if is_due:
@@ -184,15 +204,22 @@ class Sharing:
         if others:
             self._leave_to_others(board, others, wanted)
         ready = board.ready(wanted)
-        chosen, _ = self._free(board, others, wanted - len(ready))
+        chosen, is_left = self._free(board, others, wanted - len(ready))
         spans = merged(task.span for task in (*in_work, *ready, *chosen))[:MOST_SPANS]
-        self._next_publish = now + interval
+        self._next_publish = self._next_soon = now + interval
         if not self._publish(spans, holds):
             return
         self._lease = now + _LEASE * holds
+        is_over = not (ready or chosen)
+        if self._exclusive:
+            self._next_soon = now + (_SOON_SECONDS if chosen or is_left or not others else interval)
+            self._store.refresh()
+            self._next_read = now
+            others = self.others()
+            chosen = [task for task in chosen if not any(claims.holds(task.span) for claims in others)]
         board.offer(task.key for task in chosen)
-        if others:
-            board.instruct(Instructions(shared=True, until=self._lease, over=not (ready or chosen)))
+        if others or self._exclusive:
+            board.instruct(Instructions(shared=True, until=self._lease, over=is_over))
 
     def _wanted(self, board: Board, others: int) -> int:
         """Return the number of elements to claim in advance: at most half of a fair share of the remaining ones."""
@@ -202,12 +229,15 @@ class Sharing:
         return max(self._workers, min(share, _AT_ONCE, 3 * recent + 8 * self._workers))
 
     def _leave_to_others(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
-        """Forbid workers to draw what another launcher claims with a lower `rank`, and all but `wanted` of the rest."""
+        """Forbid workers to draw what another launcher claims with a lower `rank`, and all but `wanted` of the rest.
+
+        An exclusive launcher, which may have stood still, leaves all that another one claims.
+        """
         ready = board.ready(board.left())
         lost = []
         for task in ready:
             span = task.span
-            own = rank(self._run, span.source, span.start)
+            own = 2**64 if self._exclusive else rank(self._run, span.source, span.start)
             if any(claims.holds(span) and rank(claims.run, span.source, span.start) < own for claims in others):
                 lost.append(task.key)
         gone = set(lost)

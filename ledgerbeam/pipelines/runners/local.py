@@ -127,8 +127,9 @@ class LocalRunner:
         """
         self._before = self._store.totals()
         place = claim_place(self._store, self._folder, listed.run)
-        self._sharing = Sharing(self._store, place, listed.run, workers=self._spec.workers)
-        self._limits = limit_shares(self._store, self._spec.limits) if self._spec.calls_are_async else None
+        is_paid = self._spec.calls_are_async  # perhaps
+        self._sharing = Sharing(self._store, place, listed.run, workers=self._spec.workers, exclusive=is_paid)
+        self._limits = limit_shares(self._store, self._spec.limits) if is_paid else None
         try:
             self._run_all(listed)
             if self._audit is not None:
@@ -296,6 +297,7 @@ class LocalRunner:
         self._started_at = self._started_at or time.monotonic()
         board = self._board = task_board(folder)
         try:
+            self._sharing.begin(board)
             if self._imports != BEAM:
                 board.plan(len(sources))
             end = self._wave("chain", folder, wave, listed)
@@ -412,12 +414,12 @@ class LocalRunner:
         self._reporter.warn(f"profile: {url} ({count(len(found), 'worker')}); open it at https://www.speedscope.app")
 
     def _tick(self, listed: JobListing, folder: str) -> None:
-        now = time.monotonic()
-        if now < self._next_tick:
+        now, board = time.monotonic(), self._board
+        is_due = board is not None and self._sharing.is_due(board)
+        if now < self._next_tick and not is_due:
             return
         self._next_tick = now + PROGRESS_SECONDS
-        board = self._board
-        if self._refresh(at_once=board is not None and self._sharing.is_due(board)):
+        if self._refresh(at_once=is_due):
             self._note_set_ups(folder, listed.run)
         if now >= self._next_time:
             self._note_time(folder, listed.run)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -67,15 +68,16 @@ class Place:
 class Party:
     """A launcher with a board of tasks of one source."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: Place, run: str = "000001", *, exclusive: bool = False) -> None:
         self.now = 1000.0
         self.store = LmdbStore(str(folder / "ledger"))
         self.store.open(create=True)
         self.store.open_job(Job("map", {}))
         self.store.register([SOURCE])
         self.board = Board(str(folder / "board"))
-        self.place = Place()
-        self.sharing = Sharing(self.store, self.place, "000001", workers=2, clock=self.monotonic)
+        self.place = place
+        self.sharing = Sharing(self.store, self.place, run, workers=2, exclusive=exclusive, clock=self.monotonic)
+        self.sharing.begin(self.board)
         self.number = 0
         self.post()
 
@@ -124,7 +126,7 @@ class Party:
 
 @pytest.fixture
 def party(tmp_path: Path) -> Iterator[Party]:
-    made = Party(tmp_path)
+    made = Party(tmp_path, Place())
     with mock.patch.object(task_board, "time", made):
         yield made
     made.board.close()
@@ -520,6 +522,53 @@ def test_what_is_claimed_may_be_begun_up_to_its_last_instant(party: Party) -> No
     for until, expected in ((party.now, True), (party.now - 0.001, False)):
         party.board.instruct(Instructions(shared=True, until=until))
         assert party.board.may_begin() is expected
+
+
+class Meeting(Place):
+    """The place of a launcher whose claims another one reads. Before request number `at`, something happens."""
+
+    other: Place
+
+    def __init__(self, run: str, at: int = 0) -> None:
+        super().__init__()
+        self.run, self.at = run, at
+        self.happens: Callable[[], None] = lambda: None
+
+    def _count(self) -> None:
+        self.at -= 1
+        if self.at == 0:
+            self.happens()
+
+    def put(self, data: bytes) -> None:
+        self._count()
+        super().put(data)
+        self.other.others[self.run] = data
+
+    def names(self) -> Sequence[str]:
+        self._count()
+        return super().names()
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        self._count()
+        return super().read(names)
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_of_two_exclusive_launchers_one_begins_a_task(tmp_path: Path, at: int) -> None:
+    places = Meeting("000001", at), Meeting("000002")
+    places[0].other, places[1].other = places[1], places[0]
+    one, other = both = [Party(tmp_path / place.run, place, place.run, exclusive=True) for place in places]
+    places[0].happens = lambda: other.pass_time(0.5)
+    drawn = list[int | None]()
+    with mock.patch.object(task_board, "time", one):
+        assert one.draw() is None
+        for party in both * 60:
+            party.pass_time(0.5)
+            drawn += iter(party.draw, None)
+    assert Counter(drawn) == Counter(range(COUNT))
+    for party in both:
+        party.board.close()
+        party.store.close()
 
 
 @pytest.fixture
