@@ -53,7 +53,7 @@ def run_values_of(values: Values) -> dict[str, Any]:
         "log_level": getattr(values, "log_level", "warning"),
         "task_limit": getattr(values, "limit_tasks", None),
         "profile": profile,
-        "answers": folder(values.answers) if getattr(values, "answers", None) else None,
+        "answers": None if getattr(values, "answers", None) is None else folder(values.answers),
     }
 
 

@@ -94,6 +94,8 @@ def open_job(
         owner.replace()
     if output is not None:
         _make(output)
+    if job.answers is not None and is_local(job.answers):
+        _make(job.answers, "--answers")
     return OpenedJob(job, store, owner, "new" if is_new else _state(store))
 
 
@@ -134,11 +136,11 @@ def _require_writable(folder: str, option: str = "--output") -> None:
         raise StorageError(f"{folder}: cannot be created: no permission to write in {found}; give another {option}")
 
 
-def _make(folder: str) -> None:
+def _make(folder: str, option: str = "--output") -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{folder}: cannot be created: {error.strerror}; give another --output") from error
+        raise StorageError(f"{folder}: cannot be created: {error.strerror}; give another {option}") from error
 
 
 def _check_routes(job: JobSpec, store: LedgerStore) -> None:
