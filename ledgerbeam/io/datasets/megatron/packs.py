@@ -148,7 +148,7 @@ class PackReader:
 
     Raises:
         SourceNotFoundError: The folder has no catalog: it has no packs, or its job is not complete.
-        UsageError: A name in `fields` is unknown.
+        UsageError: A name in `fields` is unknown, `dtype` is not of integers, or cannot hold `pad`.
     """
 
     def __init__(
@@ -164,7 +164,11 @@ class PackReader:
         self.url = canonical_url(url).rstrip("/")
         self.options = options
         self.fields = tuple(fields)
-        self.dtype = np.dtype(dtype)
+        try:
+            self.dtype = np.dtype(dtype)
+            self._require_token(pad, "pad")
+        except (TypeError, ValueError):
+            raise UsageError(f"{self.url}: expected a dtype of integers, found {dtype!r}") from None
         self.pad = self.dtype.type(pad)
         self.datasets = None if datasets is None else canonical_url(datasets).rstrip("/")
         if unknown := [name for name in self.fields if name not in FIELDS]:
@@ -179,6 +183,8 @@ class PackReader:
         rows, facts = _read_arrow(data, f"{self.url}/{CATALOG}")
         self.length: int = facts["length"]
         self.eod: int | None = facts["eod"]
+        if self.eod is not None:
+            self._require_token(self.eod, "end-of-document token")
         self.version = blake2b(data, digest_size=16).hexdigest()
         """Hash of the catalog, which covers all packs and the versions of their datasets."""
         self._files = [f"{self.url}/{_decoded(name)}" for name in rows.column("file").to_pylist()]
@@ -195,6 +201,12 @@ class PackReader:
 
     def __repr__(self) -> str:
         return f"PackReader({self.url!r})"
+
+    def _require_token(self, token: int, what: str) -> None:
+        """Raise UsageError for a token that the dtype cannot hold; ValueError for a dtype that is not of integers."""
+        span = np.iinfo(self.dtype)
+        if not isinstance(token, (int, np.integer)) or not span.min <= token <= span.max:
+            raise UsageError(f"{self.url}: expected as {what} a number that {self.dtype} can hold, found {token!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, **dict.fromkeys(("_file", "_dataset", "_block"))}
@@ -214,10 +226,10 @@ class PackReader:
         self._held = blocks
         self.close()
 
-    def sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sizes(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of tokens of packs, without padding. No tokens are read."""
         found = np.empty(len(numbers), np.int64)
-        for file, places, rows in self._by_file(numbers):
+        for file, places, rows in self._by_file(numbers_of(numbers, len(self), self.url, "pack")):
             found[places] = self._file(file).tokens[rows]
         return found
 
