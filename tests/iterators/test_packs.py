@@ -290,7 +290,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected fields of tokens, positions"):
         Packed(packs, fields=["token"])
     for wrong in ({"pad": 1.5}, {"pad": -1, "dtype": "uint16"}, {"dtype": "float32"}, {"dtype": "words"}):
-        with pytest.raises(UsageError, match="expected (as pad|a dtype)"):
+        with pytest.raises(UsageError, match=r"expected (as pad|a dtype)"):
             Packed(packs, **wrong)
     assert Packed(packs).records.sizes([0, -1]).tolist() == Packed(packs).records.sizes(np.array([0, -1])).tolist()
     with pytest.raises(UsageError, match="int8 cannot hold its tokens, of uint16"):

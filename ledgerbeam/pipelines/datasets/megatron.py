@@ -161,7 +161,7 @@ class MergedParts(DatasetParts, Product):
         return self.prefix
 
     def files(self) -> list[str]:
-        return [f"{self.prefix}{suffix}{ending}" for suffix in self.suffixes for ending in (_DATA, _INDEX)]
+        return [f"{prefix}{ending}" for prefix in self.prefixes for ending in (_DATA, _INDEX)]
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
         return _Parts(self, job, store).merged() is not None

@@ -36,6 +36,7 @@ from ledgerbeam.pipelines.flows.step import (
     errors_at,
     read_step,
 )
+from ledgerbeam.pipelines.jobs.one_stage import DatasetParts
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
@@ -175,10 +176,13 @@ class Flow:
         reads: dict[RecordedOutputs, str] = {}
         sides: list[list[Any]] = []
         for side in step.sides:
-            outputs = []
+            outputs: list[Any] = []
             for one in side.upstream:
-                _check_readable(before[one.step].step, one, step.place)
                 job = before[one.step].call.job
+                _check_readable(before[one.step].step, one, step)
+                if step.command == "pack":
+                    outputs += cast(DatasetParts, job.product()).prefixes
+                    continue
                 outputs.append(RecordedOutputs(job.ledger, str(job.output), one.route, f"step {one}"))
                 reads[outputs[-1]] = one.step
             sides.append([*side.patterns, *outputs])
@@ -330,7 +334,12 @@ def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
             path[one.step] = iter(steps[one.step].upstream)
 
 
-def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
+def _check_readable(step: FlowStep, one: Upstream, reader: FlowStep) -> None:
+    place = reader.place
+    if reader.command == "pack":
+        if one.route or not step.makes_dataset:
+            place.refuse("from", "a step that writes a Megatron dataset, such as tokenize", str(one))
+        return
     if step.makes_dataset or step.options.get("to") == "shar":
         what = "a Megatron dataset" if step.makes_dataset else "a Shar dataset"
         place.refuse("from", "a step that another step can read", str(one), f"step {step.name} writes {what}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam._base.redaction import printable, without_secrets
+from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import content_version
@@ -163,11 +164,11 @@ class _Forecast:
         self._step, self._before = step, before
         self._call = call = step.call
         self._store = open_if_there(call.job, read_only=True)
-        # Whether earlier steps will write columns beside the sources.
-        self._columns_change = any(not before[name].plan.is_complete for name in step.step.columns)
-        if step.problem is not None and not self._columns_change:
+        # Whether earlier steps will write columns beside the sources, or datasets that are the sources.
+        self._files_change = any(not before[name].plan.is_complete for name in step.reads_files_of)
+        if step.problem is not None and not self._files_change:
             raise step.problem
-        differences = [] if self._columns_change else job_changes(call)
+        differences = [] if self._files_change else job_changes(call)
         self._reason = "code" if any(map(_CODE.match, differences)) else "options" if differences else None
         self.plan = StepPlan(
             step.name, step.step.command, call.job.ledger, str(call.job.output), differences=differences
@@ -192,8 +193,8 @@ class _Forecast:
         """Count the sources of a job by reason, and return the sources that its ledger has recorded."""
         store = open_if_there(reader, read_only=True)
         known = KnownSources(store)
-        if self._columns_change:
-            self._read_without_columns(reader, known)
+        if self._files_change:
+            self._read_before_change(reader, known)
         else:
             for sources in listed_sources(reader, self._pages(reader)):
                 for source, state, _ in known.states(sources):
@@ -203,7 +204,7 @@ class _Forecast:
             self.plan.reasons["upstream"] += fresh
             self.fresh += fresh
             self.plan.is_estimate |= fresh > 0
-        if self._columns_change:
+        if self._files_change:
             return known
         # A source that was already gone in the last listing counts only if its outputs are still recorded.
         before = frozenset() if store is None else store.gone_ids()
@@ -212,12 +213,15 @@ class _Forecast:
         self.plan.withdrawn += len(gone)
         return known
 
-    def _read_without_columns(self, reader: JobSpec, known: KnownSources) -> None:
-        """Count all sources as work, because the columns beside them will change."""
-        for page in self._pages(reader):
-            for source, state, _ in known.states([*listed_files([page])]):
-                self.plan.reasons["new" if state == "new" else "upstream"] += 1
-                self.fresh += reader.sources().expected_tasks(source) if state == "new" else 0
+    def _read_before_change(self, reader: JobSpec, known: KnownSources) -> None:
+        """Count all sources as work, because they, or the columns beside them, will change."""
+        try:
+            for page in self._pages(reader):
+                for source, state, _ in known.states([*listed_files([page])]):
+                    self.plan.reasons["new" if state == "new" else "upstream"] += 1
+                    self.fresh += reader.sources().expected_tasks(source) if state == "new" else 0
+        except SourceNotFoundError:  # the datasets are not there yet
+            self.plan.reasons["upstream"] += len(self._step.waits_for)
         self.plan.is_estimate = True
 
     def _read_from(self, reader: JobSpec) -> tuple[RecordedOutputs, ...]:
@@ -291,7 +295,7 @@ class _Forecast:
         """Return for each source whether its outputs stay unchanged."""
         if self._call.has_stages:
             return [not self._is_made_again] * len(sources)
-        if self._reason is not None or self._columns_change:
+        if self._reason is not None or self._files_change:
             return [False] * len(sources)
         (known,) = self._readers
         stay: list[bool] = known.staying(sources).tolist()

@@ -315,7 +315,12 @@ class PreparedStep:
     @property
     def waits_for(self) -> list[str]:
         """The names of the steps that must be complete before this one starts."""
-        return [*self.reads.values(), *self.step.columns]
+        return [one.step for one in self.step.upstream]
+
+    @property
+    def reads_files_of(self) -> set[str]:
+        """The names of the steps whose files it reads without their ledgers: columns, or a dataset."""
+        return {*self.waits_for} - {*self.reads.values()}
 
     @property
     def name(self) -> str:

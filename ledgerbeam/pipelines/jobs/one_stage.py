@@ -202,6 +202,11 @@ class DatasetParts:
     dtype: str  # name of the tokens' dtype
     drop: bool = False  # whether the parts are removed after the merge
 
+    @property
+    def prefixes(self) -> list[str]:
+        """The prefix of each dataset."""
+        return [f"{self.prefix}{suffix}" for suffix in self.suffixes]
+
 
 @dataclass(frozen=True, kw_only=True)
 class IndexJob(JobSpec):

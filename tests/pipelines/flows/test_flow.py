@@ -212,6 +212,10 @@ WRONG = {
         f'[steps.t]\ntokenize = "bytes"\nsources = ["in/*"]\n{READ}from = "t"',
         ["step b: from", "a Megatron dataset"],
     ),
+    "no dataset": (
+        f'{FIRST}[steps.b]\npack = true\nlength = 8\nfrom = "first"',
+        ["step b: from", "a Megatron dataset", "'first'"],
+    ),
     "no part": (
         f'[steps.t]\nsplit = true\nby = "id"\nparts = 2\n{SOURCES}\n{READ}from = "t"',
         ["step b: from", "a part of step t"],

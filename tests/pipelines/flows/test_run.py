@@ -347,6 +347,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "chosen": {"select": True, "from": "joined", "with_from": ["marked", "scored"], "where": "parity = 'even'"},
     "clean": {"decontaminate": True, "from": "chosen", "against": "quiz.jsonl", "ngram": 1},
     "tokens": {"tokenize": "bytes", "from": "unlike"},
+    "sequences": {"pack": True, "from": "tokens", "length": 64},
 }
 
 
