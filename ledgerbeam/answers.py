@@ -191,7 +191,7 @@ _in_job: ContextVar[bool] = ContextVar("ledgerbeam.answers.job", default=False)
 async def remember(request: Any, call: Call, *, tokens: int | None = None) -> Any:
     """Return the answer to a request: the stored one, or that of `call`, which is stored durably first.
 
-    Outside of a job, or with ``--sample``, nothing is stored.
+    Outside of a job, nothing is stored.
 
     Args:
         request: Everything that the answer depends on, such as model, prompt and temperature, as JSON. Requests with

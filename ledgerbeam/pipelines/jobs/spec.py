@@ -11,6 +11,7 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, final
@@ -275,6 +276,14 @@ class JobSpec(ABC):
     def limits(self) -> tuple[Limit, ...]:
         """Limits of the calls that functions make with `ledgerbeam.remember`."""
         return ()
+
+    def answers_of_sample(self) -> AbstractContextManager[None]:
+        """Keep answers that functions ask for in the body, where records are sampled. A run of the job uses them."""
+        if not self.calls_are_async:
+            return nullcontext()
+        from ledgerbeam.ledger.answers import answers_of_sample  # noqa: PLC0415 - few processes sample
+
+        return answers_of_sample(self.ledger, self.answers, self.storage_options, self.limits)
 
     @property
     def can_be_audited(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,9 +22,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
-from ledgerbeam.ledger.answers import answers_of_sample
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources, listed_files
 from ledgerbeam.sources import FileSources
@@ -120,13 +118,8 @@ class ColumnJob(Protocol):
     @property
     def storage_options(self) -> dict[str, Any]: ...
     @property
-    def ledger(self) -> str: ...
-    @property
     def calls_are_async(self) -> bool: ...
-    @property
-    def limits(self) -> Sequence[Limit]: ...
-    @property
-    def answers(self) -> str | None: ...
+    def answers_of_sample(self) -> AbstractContextManager[None]: ...
     def sources(self) -> JobSources: ...
     def pages(self) -> Iterator[Page]: ...
     def trial_work(self) -> MapRecords: ...
@@ -189,13 +182,11 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []
     try:
-        limited = answers_of_sample(job.ledger, job.answers, job.storage_options, job.limits)
-        with limited if job.calls_are_async else nullcontext():
-            for run in try_function(job.trial_work(), sampled, lambda _: None):
-                for route, records in run.results.items():
-                    datasets[route] += records
-                if run.outcome in ("failed", "unreadable"):
-                    errors.append(run.error)
+        for run in try_function(job.trial_work(), sampled, lambda _: None, job.answers_of_sample()):
+            for route, records in run.results.items():
+                datasets[route] += records
+            if run.outcome in ("failed", "unreadable"):
+                errors.append(run.error)
     finally:
         close_objects()
     if not datasets and errors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -237,7 +238,7 @@ def measured_speed(job: JobSpec) -> Speed | None:
     try:
         opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), 1)
         sampled = list(sampled_records(opened, pages, _RECORDS, sources=_SOURCES, most_bytes=_BYTES))
-        for run in try_function(job.trial_work(), sampled, set_ups.append):
+        for run in try_function(job.trial_work(), sampled, set_ups.append, nullcontext()):
             if run.outcome != "unreadable":
                 records = run.sampled.records
                 size += sum(map(_record_size, records)) if isinstance(records, list) else 0  # tables have no size
@@ -362,7 +363,8 @@ class SampleCall:
         work = self.job.trial_work(None if tracer is None else tracer.traced)
         opened = self.job.sources().opened(self.job.storage_options)
         sampled = sampled_records(opened, listed_pages(self.job, console.say), self.number)
-        for run in try_function(work, sampled, set_ups.append, to=self.job.to, tracer=tracer):
+        answers = self.job.answers_of_sample()
+        for run in try_function(work, sampled, set_ups.append, answers, to=self.job.to, tracer=tracer):
             runs.append(run)
             statistics = joined_statistics(statistics, run.statistics)
         called = sorted(run.seconds for run in runs if run.outcome != "unreadable")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any
 
 import orjson
 
 from ledgerbeam.errors import (
+    BudgetSpentError,
     IndexMismatchError,
     IndexNotFoundError,
     LedgerbeamError,
@@ -39,7 +39,6 @@ from ledgerbeam.sources.forms import RecordForm, blocks_of, listed
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
-from ledgerbeam.user_code.async_loop import event_loop
 from ledgerbeam.user_code.functions_of_job import JobFunction
 from ledgerbeam.user_code.guards import describe_error, is_interrupt, no_exit
 from ledgerbeam.user_code.objects import ReadyObject, UserObject
@@ -290,6 +289,7 @@ def try_function(
     work: MapRecords,
     records: Iterable[Sampled],
     on_set_up: Callable[[float], None],
+    answers: AbstractContextManager[None],
     *,
     to: str | None = None,
     tracer: Tracer | None = None,
@@ -299,30 +299,37 @@ def try_function(
     Args:
         work: The mapping function for a trial of the job, see `trial_work`.
         on_set_up: Called before the first record with the seconds of importing or building the functions.
+        answers: Keeps their answers, see `JobSpec.answers_of_sample`.
         to: Format in which each result is encoded, and decoded again. With None it is as returned.
         tracer: Tracer of the functions in `work`; None for no trace.
+
+    Raises:
+        BudgetSpentError: The budget of the job is spent.
     """
-    started = time.perf_counter()
-    with no_exit():
-        work.set_up()
-    on_set_up(time.perf_counter() - started)
-    for sampled in records:
-        if sampled.error:
-            yield SampleRun(sampled, "unreadable", error=sampled.error)
-            continue
-        task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
-        trials: dict[str, FunctionTrial] = {}
-        if tracer is not None:
-            tracer.trials = trials
+    with answers:
         started = time.perf_counter()
-        try:
-            with no_exit():
-                done = work(task)
-            run = _run_of(done, sampled, to)
-        except LedgerbeamError as error:
-            run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
-        run.seconds, run.trials = time.perf_counter() - started, [*trials.values()]
-        yield run
+        with no_exit():
+            work.set_up()
+        on_set_up(time.perf_counter() - started)
+        for sampled in records:
+            if sampled.error:
+                yield SampleRun(sampled, "unreadable", error=sampled.error)
+                continue
+            task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
+            trials: dict[str, FunctionTrial] = {}
+            if tracer is not None:
+                tracer.trials = trials
+            started = time.perf_counter()
+            try:
+                with no_exit():
+                    done = work(task)
+                run = _run_of(done, sampled, to)
+            except BudgetSpentError:
+                raise
+            except LedgerbeamError as error:
+                run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
+            run.seconds, run.trials = time.perf_counter() - started, [*trials.values()]
+            yield run
 
 
 def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str | None) -> SampleRun:
@@ -355,41 +362,49 @@ class Tracer:
     def traced(self, function: JobFunction, form: RecordForm) -> JobFunction:
         """Return a function whose calls are recorded. Its argument has the form `form`."""
 
-        def tracing(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def called(argument: Any) -> Any:
-                trial = self.trials.setdefault(function.label, FunctionTrial(function.label))
-                is_many = form == "arrow" or function.batch is not None
-                trial.received += len(argument) if is_many else 1
-                try:
-                    result = call(argument)
-                except BaseException as error:
-                    if not is_interrupt(error):
-                        trial.error = describe_error(error)
-                    raise
+        @contextmanager
+        def traced_call(argument: Any) -> Iterator[list[Any]]:
+            """Record a call in the body, which appends its result."""
+            trial = self.trials.setdefault(function.label, FunctionTrial(function.label))
+            is_many = form == "arrow" or function.batch is not None
+            trial.received += len(argument) if is_many else 1
+            results: list[Any] = []
+            try:
+                yield results
+            except BaseException as error:
+                if not is_interrupt(error):
+                    trial.error = describe_error(error)
+                raise
+            for result in results:
                 if form == "arrow":
                     _add_rows(trial, result, len(argument))
                 else:
                     for one in result if is_many and isinstance(result, (list, tuple)) else [result]:
                         _add(trial, one)
-                return result
 
-            return called
+        def tracing(ready: ReadyObject) -> Callable[[Any], Any]:
+            def called(argument: Any) -> Any:
+                with traced_call(argument) as results:
+                    results.append(ready.call(argument))
+                return results[0]
+
+            async def awaited(argument: Any) -> Any:
+                with traced_call(argument) as results:
+                    results.append(await ready.call(argument))
+                return results[0]
+
+            return awaited if ready.is_async else called
 
         return replace(function, object=_TracedObject(**vars(function.object), tracing=tracing))
 
 
 @dataclass(frozen=True)
 class _TracedObject(UserObject):
-    tracing: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] = lambda call: call
+    tracing: Callable[[ReadyObject], Callable[[Any], Any]] = lambda ready: ready.call
 
     def ready(self) -> ReadyObject:
         found = super().ready()
-        call = partial(_awaited, found.call) if found.is_async else found.call
-        return replace(found, call=self.tracing(call), is_async=False)
-
-
-def _awaited(call: Callable[[Any], Any], argument: Any) -> Any:
-    return event_loop().run(call(argument))
+        return replace(found, call=self.tracing(found))
 
 
 def _add(trial: FunctionTrial, result: Any) -> None:

@@ -47,6 +47,9 @@ async def label(record):
 async def labels(records):
     return [await label(record) for record in records]
 
+def same(record):
+    return record
+
 def plain(record):
     return asyncio.run(label(record))
 """
@@ -96,6 +99,19 @@ def test_batches_and_columns_remember_too(labelling: Workspace, model: LoopbackM
     words = ("annotate", "labelling:labels", "in/0.jsonl", "--output", "columns", "--batch", "10", "--ledger", "C")
     labelling.succeed(*words, "--in-flight", "1", "--workers", "1")
     assert (len(model.asked), model.most) == (COUNT, 1), "also those of the records that showed the columns"
+
+
+@pytest.mark.parametrize("more", [(), ("--then", "labelling:same"), ("--answers", "kept")], ids=["", "a chain", "kept"])
+def test_the_job_uses_the_answers_of_its_sample(
+    labelling: Workspace, model: LoopbackModel, more: tuple[str, ...]
+) -> None:
+    labelling.run(*job("label", *more, "--sample", "8"))
+    assert len(model.asked) == 8
+    labelling.run(*job("label", *more, "--sample", "8", "--budget", "4"))
+    labelling.run(*job("label", *more))
+    assert len(model.asked) == FILES * COUNT
+    labelling.run(*job("label", "--ledger", "M", "--sample", "8", "--budget", "4"), status=3)
+    assert len(model.asked) == FILES * COUNT + 4
 
 
 def test_a_function_without_async_is_told_to_be_async(labelling: Workspace) -> None:
