@@ -206,19 +206,11 @@ class Mux(LabelledNode):
 class _TokenMux(OrderedNode, Mux):
     """`Mux` with weights in tokens. The places of a pass are drawn from a state of some numbers, without reading."""
 
-    def __init__(
-        self,
-        *sources: Any,
-        weights: Weights | None = None,
-        temperature: float = 1.0,
-        seed: int = 0,
-        stop_early: bool = False,
-        weights_in: Literal["items", "tokens"] = "tokens",
-    ) -> None:
-        if seed or stop_early:
+    def __init__(self, *sources: Any, weights: Weights | None = None, temperature: float = 1.0, **others: Any) -> None:
+        if others.get("seed") or others.get("stop_early"):
             raise UsageError("Mux: seed and stop_early are for weights in items; leave them out")
         OrderedNode.__init__(self, shuffle=False, seed=0)
-        Mux.__init__(self, *sources, temperature=temperature, weights_in=weights_in)
+        Mux.__init__(self, *sources, temperature=temperature, **others)
         phases: Any = weights
         if weights is None or not all(isinstance(phase, Sequence) for phase in weights):
             phases = [(0, self.weights if weights is None else weights)]
