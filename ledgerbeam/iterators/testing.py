@@ -17,11 +17,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError
+from ledgerbeam.io.formats.testing import equal, refused
 from ledgerbeam.iterators.node import IteratorNode, State
 from ledgerbeam.iterators.ordered import merge_states
 
@@ -55,12 +56,12 @@ class NodeContract(ABC):
         return repr(piece)
 
     def test_the_same_pass_gives_the_same_items(self) -> None:
-        _expect_equal(self._pass(self.node()), self._pass(self.node()), "two nodes over the same data")
+        equal(self._pass(self.node()), self._pass(self.node()), "two nodes over the same data")
 
     def test_a_pass_gone_on_with_at_every_step_gives_what_was_left(self) -> None:
         node = self.node()
         if not node.is_checkpointable:
-            _expect_refused(node.state_dict)
+            refused(node.state_dict, CheckpointError, "saving")
             return
         node.set_epoch(3)
         items, states = [], [through_json(node.state_dict())]
@@ -70,8 +71,8 @@ class NodeContract(ABC):
         for step, state in enumerate(states):
             other = self.node()
             other.load_state_dict(state)
-            _expect_equal(through_json(other.state_dict()), state, f"the state after loading it at step {step}")
-            _expect_equal(list(islice(other, self.most - step)), items[step:], f"what is left after {step} items")
+            equal(through_json(other.state_dict()), state, f"the state after loading it at step {step}")
+            equal(list(islice(other, self.most - step)), items[step:], f"what is left after {step} items")
 
     def test_the_pass_after_a_restored_one_is_the_next_epoch(self) -> None:
         node, other = self.node(), self.node()
@@ -80,7 +81,7 @@ class NodeContract(ABC):
         list(islice(node, 3))
         other.load_state_dict(node.state_dict())
         list(islice(other, 3))
-        _expect_equal(self._pass(other), self._pass(node), "the second pass")
+        equal(self._pass(other), self._pass(node), "the second pass")
 
     def test_saving_and_loading_leave_states_as_they_are(self) -> None:
         node, other = self.node(), self.node()
@@ -93,7 +94,7 @@ class NodeContract(ABC):
         list(islice(items, self.most))
         other.load_state_dict(state)
         list(islice(other, self.most))
-        _expect_equal(state, before, "a state that was used")
+        equal(state, before, "a state that was used")
 
     def test_it_goes_on_in_another_process(self) -> None:
         node = self.node()
@@ -102,9 +103,7 @@ class NodeContract(ABC):
         items = iter(node)
         list(islice(items, 5))
         state = through_json(node.state_dict())
-        _expect_equal(
-            rest_in_another_process(self.node(), state, self.most), list(islice(items, self.most)), "the rest"
-        )
+        equal(rest_in_another_process(self.node(), state, self.most), list(islice(items, self.most)), "the rest")
 
     def test_items_are_rebuilt_from_their_tokens(self) -> None:
         node = self.node()
@@ -119,9 +118,9 @@ class NodeContract(ABC):
             raise AssertionError(f"{node!r}: expected a token for every item, found None")
         other = self.node()
         other.begin(2)
-        _expect_equal(other.read_many(tokens[::-1]), [item for _, item in pairs][::-1], "items read by their tokens")
-        _expect_equal([other[token] for token in tokens[:5]], [item for _, item in pairs[:5]], "items read one by one")
-        _expect_equal(self._pass(other, 2), [item for _, item in pairs], "a pass after items were rebuilt")
+        equal(other.read_many(tokens[::-1]), [item for _, item in pairs][::-1], "items read by their tokens")
+        equal([other[token] for token in tokens[:5]], [item for _, item in pairs[:5]], "items read one by one")
+        equal(self._pass(other, 2), [item for _, item in pairs], "a pass after items were rebuilt")
 
     def test_lists_are_pairs_with_the_same_states_after_them(self) -> None:
         for size in (1, 4, 7):
@@ -133,11 +132,11 @@ class NodeContract(ABC):
             for tokens, items in islice(other.lists(size), most):
                 count += 1
                 found = list(zip(tokens, items, strict=True))
-                _expect_equal(found, list(islice(pairs, size)), f"list {count} of {size} pairs")
+                equal(found, list(islice(pairs, size)), f"list {count} of {size} pairs")
                 if node.is_checkpointable:
-                    _expect_equal(other.save(), node.save(), f"the state after list {count} of {size} pairs")
+                    equal(other.save(), node.save(), f"the state after list {count} of {size} pairs")
             if count < most:
-                _expect_equal(list(pairs), [], "the pairs after all lists")
+                equal(list(pairs), [], "the pairs after all lists")
 
     def test_a_state_without_one_of_its_parts_is_refused(self) -> None:
         node = self.node()
@@ -145,7 +144,7 @@ class NodeContract(ABC):
             return
         list(islice(node, 4))
         for damaged, path in _without_one_part(node.state_dict()):
-            _expect_refused(self.node().load_state_dict, damaged, what=f"a state without {path}")
+            refused(partial(self.node().load_state_dict, damaged), CheckpointError, f"a state without {path}")
 
     def test_shards_share_a_pass_without_overlap_and_without_loss(self) -> None:
         if not self.whole:
@@ -157,7 +156,7 @@ class NodeContract(ABC):
                 node = self.node()
                 node.partition(shard, shards)
                 parts += self._pass(node)
-            _expect_equal(self._count(parts), alone, f"all items of {shards} shards, counted")
+            equal(self._count(parts), alone, f"all items of {shards} shards, counted")
 
     def test_other_numbers_of_shards_go_on_without_overlap_and_without_loss(self) -> None:
         if not self.node().is_checkpointable or not self.whole:
@@ -167,7 +166,7 @@ class NodeContract(ABC):
             node = self.node()
             states, given = _shards_after(node, taken, None)
             if not self.elastic:
-                _expect_refused(merge_states, node, states, what="merge_states", error=UnsupportedShapeError)
+                refused(partial(merge_states, node, states), UnsupportedShapeError, "merge_states")
                 return
             for count in shards:
                 merged = through_json(merge_states(node, states))
@@ -178,7 +177,7 @@ class NodeContract(ABC):
                 other.partition(shard, len(states))
                 other.load_state_dict(state)
                 given += list(other)
-            _expect_equal(self._count(given), alone, f"all items of {len(taken)} and then {shards} shards, counted")
+            equal(self._count(given), alone, f"all items of {len(taken)} and then {shards} shards, counted")
 
     def test_spans_of_a_pass_are_its_items(self) -> None:
         node = self.node()
@@ -187,7 +186,7 @@ class NodeContract(ABC):
             return
         items = self._pass(node, 1)
         found = [item for start in range(0, places, 7) for item in node.read_span(start, min(places, start + 7), 1)]
-        _expect_equal(found[: self.most], items, "the spans of a pass")
+        equal(found[: self.most], items, "the spans of a pass")
 
     def _pass(self, node: IteratorNode, epoch: int | None = None) -> list[Any]:
         if epoch is not None:
@@ -259,18 +258,3 @@ def _without_one_part(state: Any, path: str = "") -> Iterator[tuple[Any, str]]:
         if key != "graph":
             for damaged, where in _without_one_part(state[key], f"{path}.{key}"):
                 yield {**state, key: damaged}, where
-
-
-def _expect_equal(found: Any, expected: Any, what: str) -> None:
-    if found != expected:
-        raise AssertionError(f"{what}: expected {expected!r}, found {found!r}")
-
-
-def _expect_refused(
-    function: Any, *arguments: Any, what: str = "saving", error: type[Exception] = CheckpointError
-) -> None:
-    try:
-        function(*arguments)
-    except error:
-        return
-    raise AssertionError(f"{what}: expected {error.__name__}, found no error")

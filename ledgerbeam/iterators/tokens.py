@@ -23,8 +23,6 @@ _ATTRIBUTE = "_graph_origin"
 
 
 class _Missing:
-    """The type of `MISSING`."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:

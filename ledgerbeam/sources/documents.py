@@ -110,8 +110,6 @@ class _DocumentFile(SourceKind):
 
 
 class _OpenDocuments:
-    """The open index of a dataset."""
-
     fetches = False
 
     def __init__(self, index: MegatronIndex) -> None:

@@ -203,15 +203,11 @@ def _require_pure(name: str, text: str, macros: tuple[str, ...] = ()) -> None:
 
 def _parsed(condition: str, text: str) -> Any:
     """Return the parts of a condition. UsageError: `text`, of which it is a part, is not one condition."""
-    parsed = orjson.loads(_one(_database().execute("SELECT json_serialize_sql(?)", [_QUERY % condition])))
+    parsed = orjson.loads(_database().execute("SELECT json_serialize_sql(?)", [_QUERY % condition]).fetchone()[0])
     if parsed["error"] or len(parsed["statements"]) != 1:
         problem = parsed.get("error_message", "more than one statement")
         raise UsageError(f"--where {text}: expected a condition in SQL, found {problem}")
     return parsed["statements"][0]["node"]["where_clause"]
-
-
-def _one(result: Any) -> str:
-    return str(result.fetchone()[0])
 
 
 def _database() -> Any:

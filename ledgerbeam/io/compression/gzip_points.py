@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SPACING = 1 << 20  # least number of decompressed bytes between two seek points
 _MOST_WINDOWS = 2048  # limits memory and file size to 64 MiB, up to 256 GiB of data
 _MOST_SPACING = 128 << 20  # from 1 GiB on the library overflows and the process dies
-LOOKS_OF_POINTS = re.compile(rb"GZIDX|\Z")  # test for files of seek points; see `Looks`
+looks_like_points = re.compile(rb"GZIDX|\Z").match  # test for files of seek points; see `Looks`
 _HEADER = struct.Struct("<5sBBQQIII")
 _POINT = [("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")]
 _ANY_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # RFC 1952, section 2.3: deflate, without optional fields

@@ -65,8 +65,6 @@ def hash_order(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.
 
 
 class _SortedHashes(SortedRecords):
-    """Records sorted by hash."""
-
     def __init__(self, hashes: Hashes, numbers: NDArray[np.uint64], payloads: Sequence[bytes] | None) -> None:
         self._width = hashes.high.shape[1] if hashes.high.ndim > 1 else 1
         self._high, self._low = hashes.high.reshape(-1), hashes.low.reshape(-1)

@@ -293,17 +293,13 @@ def _read_entries(
     folder: str, runs: Sequence[RunFile], buckets: int, some: slice, options: Options | None
 ) -> NDArray[np.void]:
     """Return the entries (`ENTRY`) of some buckets: a row for each bucket, with a column for each run file."""
-    columns = []
-    for run, data in zip(runs, _read_footers(folder, runs, tail_bytes(buckets), options), strict=True):
-        columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some])
-    rows = len(range(buckets)[some])
-    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), ENTRY)
-
-
-def _read_footers(folder: str, runs: Sequence[RunFile], tail: int, options: Options | None) -> Iterator[bytes]:
+    columns, tail = [np.zeros((len(range(buckets)[some]), 0), ENTRY)], tail_bytes(buckets)
     for first in range(0, len(runs), _AT_ONCE):
-        ranges = [(run.url(folder), max(0, run.size - tail), run.size) for run in runs[first : first + _AT_ONCE]]
-        yield from read_ranges(ranges, options)
+        part = runs[first : first + _AT_ONCE]
+        footers = read_ranges([(run.url(folder), max(0, run.size - tail), run.size) for run in part], options)
+        for run, data in zip(part, footers, strict=True):
+            columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some, np.newaxis])
+    return np.concatenate(columns, axis=1)
 
 
 def _bucket_row(entries: NDArray[np.void], runs: Sequence[RunFile]) -> BucketRow:

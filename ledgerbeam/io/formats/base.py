@@ -65,6 +65,16 @@ class IndexedFormat:
     def _reader(self, *source: Any, **how: Any) -> Reader:
         raise NotImplementedError
 
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Return the raw bytes of consecutive whole records in memory; see `OffsetFormat`."""
+        record, start = (0, 0) if span is None else (span.record, span.start)
+        bounds = self._bounds_of(data, url, span)
+        return raw_records(url, data[bounds[0] :], [start + bound for bound in bounds], record)
+
+    def _bounds_of(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
+        """Return the start of each record in memory, and the end of the last one."""
+        raise NotImplementedError
+
     def shard(self, data: bytes, offsets: Offsets, *, nulled: int = 0) -> list[ShardFile]:
         """Return the two files of a shard: data and index. `nulled` is as in `ShardFile`."""
         suffix = self.suffixes[0]
@@ -139,11 +149,6 @@ class RecordFormat(IndexedFormat, ABC):
         """Decode consecutive whole records in memory; see `OffsetFormat`."""
         record, start = (0, 0) if span is None else (span.record, span.start)
         return self.decode_all(data, self._bounds_of(data, url, span), url, record, start)
-
-    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return the raw bytes of consecutive whole records in memory; see `OffsetFormat`."""
-        record, start = (0, 0) if span is None else (span.record, span.start)
-        return raw_records(url, data, [start + bound for bound in self._bounds_of(data, url, span)], record)
 
     def encode(self, records: Iterable[Any]) -> list[ShardFile]:
         """Encode records as the files of a shard.

@@ -60,11 +60,11 @@ class _Contract(ABC):
 
     def test_its_name_and_suffixes_can_be_registered(self) -> None:
         require_unused(self.format())
-        _equal(recognize(f"s3://bucket/a{self._suffix}", [self.format()]).format.name, self.format().name, "a name")
+        equal(recognize(f"s3://bucket/a{self._suffix}", [self.format()]).format.name, self.format().name, "a name")
 
     def test_records_come_back_as_they_were_written(self) -> None:
         with self._opened(_COUNT) as (reader, records):
-            _equal(len(reader), _COUNT, "the number of records")
+            equal(len(reader), _COUNT, "the number of records")
             self._same(list(reader), records, "all records")
             self._same([reader[number] for number in range(_COUNT)], records, "records one by one")
             self._same([reader[-1], reader[-_COUNT]], [records[-1], records[0]], "records counted from the end")
@@ -75,15 +75,15 @@ class _Contract(ABC):
             for start, stop in _SPANS:
                 self._same(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
             for number in (_COUNT, -_COUNT - 1):
-                _refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
+                refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
 
     def test_an_empty_source_has_no_records(self) -> None:
         with self._opened(0) as (reader, _):
-            _equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
+            equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
 
     def test_formats_and_readers_are_pickled_and_shared(self) -> None:
         kind = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
-        _equal(kind.name, self.format().name, "the name of a pickled format")
+        equal(kind.name, self.format().name, "the name of a pickled format")
         with self._opened(_COUNT, kind) as (reader, records):
             copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
             self._same([copied[3], copied[-1]], [records[3], records[-1]], "records of a pickled reader")
@@ -101,7 +101,7 @@ class _Contract(ABC):
         return suffix
 
     def _same(self, found: list[Any], expected: list[Any], what: str) -> None:
-        _equal([self.key(record) for record in found], [self.key(record) for record in expected], what)
+        equal([self.key(record) for record in found], [self.key(record) for record in expected], what)
 
 
 class FormatContract(_Contract):
@@ -129,34 +129,34 @@ class FormatContract(_Contract):
         for count in (0, 1, _COUNT):
             with self._source(count) as (url, _):
                 found = self.format().build_index(url)
-                _equal(str(found.dtype), "uint64", "the type of offsets")
-                _equal(found.tolist(), IndexFile(f"{url}.idx").load().tolist(), "the offsets")
+                equal(str(found.dtype), "uint64", "the type of offsets")
+                equal(found.tolist(), IndexFile(f"{url}.idx").load().tolist(), "the offsets")
                 self.format().check_index(IndexFile(f"{url}.idx"), stat(url), deep=True)
 
     def test_the_bytes_of_records_make_up_the_source(self) -> None:
         with self._source(_COUNT) as (url, _), self._open(url) as reader:
             joined = b"".join(reader.raw(number) for number in range(_COUNT))
-            _equal(_read(url).startswith(joined), True, "whether the bytes of all records make up the source")
+            equal(_read(url).startswith(joined), True, "whether the bytes of all records make up the source")
 
     def test_the_bytes_of_spans_are_decoded_one_by_one(self) -> None:
         with self._source(_COUNT) as (url, records), self._open(url) as reader:
             data = _read(url)
             for start, stop in ((0, _COUNT), (17, 41), (_COUNT - 1, _COUNT), (5, 5)):
                 found = reader.read_raw(start, stop)
-                _equal([raw.record for raw in found], list(range(start, stop)), "the numbers of raw records")
-                _equal([raw.data for raw in found], [data[raw.start : raw.stop] for raw in found], "their bytes")
+                equal([raw.record for raw in found], list(range(start, stop)), "the numbers of raw records")
+                equal([raw.data for raw in found], [data[raw.start : raw.stop] for raw in found], "their bytes")
                 if self.format().is_streamable:
                     decoded = [decode_raw(self.format(), raw) for raw in found]
                     self._same(decoded, records[start:stop], "records decoded one by one")
             if self.format().is_streamable:
                 whole = reader.read_raw(0, _COUNT)
-                _equal(self.format().split_raw(data, reader.url)[:-1], whole[:-1], "raw records in memory")
+                equal(self.format().split_raw(data, reader.url)[:-1], whole[:-1], "raw records in memory")
 
     def test_encoding_is_a_pure_function_of_the_records(self) -> None:
         first = self.format().encode(self.records(_COUNT))
-        _equal(self.format().encode(self.records(_COUNT)), first, "the bytes of the same records")
-        _equal([file.records for file in first], [_COUNT, 0], "the records of the two files of a shard")
-        _equal([file.ending for file in first], [self._suffix, f"{self._suffix}.idx"], "the endings of their names")
+        equal(self.format().encode(self.records(_COUNT)), first, "the bytes of the same records")
+        equal([file.records for file in first], [_COUNT, 0], "the records of the two files of a shard")
+        equal([file.ending for file in first], [self._suffix, f"{self._suffix}.idx"], "the endings of their names")
 
     def test_a_source_in_memory_is_split(self) -> None:
         with self._source(_COUNT) as (url, records):
@@ -173,7 +173,7 @@ class FormatContract(_Contract):
             publish_bytes(packed, bz2.compress(_read(url)))
             found = scan_stream(packed, None, self.format())
             offsets = found.offsets.tolist()
-            _equal(offsets[:-1], IndexFile(f"{url}.idx").load().tolist()[:-1], "the offsets of a compressed source")
+            equal(offsets[:-1], IndexFile(f"{url}.idx").load().tolist()[:-1], "the offsets of a compressed source")
             kind = pickle.loads(pickle.dumps(found.format))  # noqa: S301 - as for workers
             for step in (1, 7, _COUNT):
                 with SpanReader(packed, None, kind) as reader:
@@ -183,7 +183,7 @@ class FormatContract(_Contract):
                         self._same(reader.read(span), records[start:stop], f"the span [{start}, {stop}) of a stream")
             with SpanReader(packed, None, kind) as reader:
                 wrong = StreamSpan(0, 2, 0, offsets[1])
-                _refused(lambda: reader.read(wrong), LedgerbeamError, "a span of another number of records")
+                refused(lambda: reader.read(wrong), LedgerbeamError, "a span of another number of records")
 
     def test_records_may_reach_over_the_blocks_of_a_stream(self) -> None:
         if not self.format().is_streamable:
@@ -193,13 +193,13 @@ class FormatContract(_Contract):
             expected = self._scanned(url, [data])
             for size in (1, 3, 100, 4096):
                 pieces = [data[at : at + size] for at in range(0, len(data), size)]
-                _equal(self._scanned(url, pieces), expected, f"the offsets found in blocks of {size} bytes")
+                equal(self._scanned(url, pieces), expected, f"the offsets found in blocks of {size} bytes")
 
     def test_records_have_a_json_value(self) -> None:
         for record in self.records(_COUNT):
             again = loads(dumps(json_value(record)))
             if self.takes_json:
-                _equal(
+                equal(
                     self.format().encode([again])[0].data,
                     self.format().encode([record])[0].data,
                     f"the bytes of the JSON value of {record!r:.60}",
@@ -224,8 +224,8 @@ class FormatContract(_Contract):
             size = int(IndexFile(f"{url}.idx").load()[_COUNT // 2]) + 1
             with self._open(url) as reader:
                 os.truncate(url, size)
-                _refused(lambda: reader.read_span(0, _COUNT), LedgerbeamError, "reading a source that was cut")
-            _refused(lambda: self.format().open(url), LedgerbeamError, "opening a source that was cut")
+                refused(lambda: reader.read_span(0, _COUNT), LedgerbeamError, "reading a source that was cut")
+            refused(lambda: self.format().open(url), LedgerbeamError, "opening a source that was cut")
 
     def test_damage_gives_no_other_errors_than_those_of_the_library(self) -> None:
         chance = random.Random(11)
@@ -287,37 +287,37 @@ class ColumnContract(_Contract):
     def test_its_name_and_suffixes_can_be_registered(self) -> None:
         super().test_its_name_and_suffixes_can_be_registered()
         found = recognize(f"s3://bucket/a{self._suffix}", [self.format()])
-        _refused(found.by_position, NotIndexableError, "an index of a file of columns")
-        _refused(
+        refused(found.by_position, NotIndexableError, "an index of a file of columns")
+        refused(
             recognize(f"a{self._suffix}.gz", [self.format()]).columns, NotIndexableError, "a file compressed as a whole"
         )
 
     def test_spans_begin_and_end_anywhere(self) -> None:
         with self._opened(_COUNT) as (reader, records):
-            _equal(sum(group.rows for group in reader.groups), _COUNT, "the rows of the row groups")
+            equal(sum(group.rows for group in reader.groups), _COUNT, "the rows of the row groups")
             for start, stop in (*_SPANS, (_COUNT, _COUNT)):
-                _equal(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
-                _equal(reader.read_each(start, stop), records[start:stop], f"the span [{start}, {stop}) one by one")
+                equal(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
+                equal(reader.read_each(start, stop), records[start:stop], f"the span [{start}, {stop}) one by one")
                 batch, numbers = reader.read_batch(start, stop), np.arange(start, stop, 2)
-                _equal(batch.num_rows, stop - start, "the rows of a batch")
+                equal(batch.num_rows, stop - start, "the rows of a batch")
                 some = reader.decode_each(reader.read_rows(numbers), numbers.tolist())
-                _equal(some, records[start:stop:2], f"every second row of [{start}, {stop})")
+                equal(some, records[start:stop:2], f"every second row of [{start}, {stop})")
                 raws = reader.read_raw(start, stop)
-                _equal([raw.record for raw in raws], list(range(start, stop)), "the numbers of raw records")
+                equal([raw.record for raw in raws], list(range(start, stop)), "the numbers of raw records")
                 values = [loads(dumps(json_value(record))) for record in records[start:stop]]
-                _equal([loads(raw.data) for raw in raws], values, "raw records")
-            _equal(loads(reader.raw(3)), loads(dumps(json_value(records[3]))), "a raw record")
-            _refused(partial(reader.read_span, 0, _COUNT + 1), LedgerbeamError, "a span beyond the end")
-            _refused(partial(reader.read_span, 5, 4), UsageError, "a span that ends before it begins")
+                equal([loads(raw.data) for raw in raws], values, "raw records")
+            equal(loads(reader.raw(3)), loads(dumps(json_value(records[3]))), "a raw record")
+            refused(partial(reader.read_span, 0, _COUNT + 1), LedgerbeamError, "a span beyond the end")
+            refused(partial(reader.read_span, 5, 4), UsageError, "a span that ends before it begins")
 
     def test_chosen_columns_are_all_that_is_read(self) -> None:
         names = list(self.records(1)[0])
         for chosen in ([names[0]], [names[-1], names[0]], names):
             with self._opened(_COUNT, self.format().select(chosen)) as (reader, records):
                 kept = [{name: record[name] for name in names if name in chosen} for record in records]
-                _equal(list(reader), kept, f"the columns {chosen}")
-                _equal(reader.read_batch(3, 9).column_names, [name for name in names if name in chosen], "their names")
-        _refused(
+                equal(list(reader), kept, f"the columns {chosen}")
+                equal(reader.read_batch(3, 9).column_names, [name for name in names if name in chosen], "their names")
+        refused(
             lambda: self._opened(1, self.format().select(["no such column"])).__enter__(),
             UsageError,
             "an unknown column",
@@ -327,8 +327,8 @@ class ColumnContract(_Contract):
         records = self.records(_COUNT)
         data = self.content(records)
         reader = self.format().open_bytes(data, f"a{self._suffix}")
-        _equal((list(reader), reader[-1]), (records, records[-1]), "a source in memory")
-        _equal(split_source(data, f"a{self._suffix}", [self.format()]), records, "the same, split")
+        equal((list(reader), reader[-1]), (records, records[-1]), "a source in memory")
+        equal(split_source(data, f"a{self._suffix}", [self.format()]), records, "the same, split")
 
     def test_a_source_that_was_cut_is_an_error(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -336,8 +336,8 @@ class ColumnContract(_Contract):
             publish_bytes(url, self.content(self.records(_COUNT)))
             reader = self.format().open_columns(url)
             os.truncate(url, 100)
-            _refused(lambda: reader.read_span(0, _COUNT), LedgerbeamError, "reading a source that was cut")
-            _refused(lambda: self.format().open_columns(url), LedgerbeamError, "opening a source that was cut")
+            refused(lambda: reader.read_span(0, _COUNT), LedgerbeamError, "reading a source that was cut")
+            refused(lambda: self.format().open_columns(url), LedgerbeamError, "opening a source that was cut")
             reader.close()
 
     def test_damage_gives_no_other_errors_than_those_of_the_library(self) -> None:
@@ -364,12 +364,14 @@ def _read(url: str) -> bytes:
         return file.read()
 
 
-def _equal(found: Any, expected: Any, what: str) -> None:
+def equal(found: Any, expected: Any, what: str) -> None:
+    """Raise AssertionError unless two values are equal."""
     if found != expected:
         raise AssertionError(f"{what}: expected {expected!r:.500}, found {found!r:.500}")
 
 
-def _refused(act: Callable[[], Any], error: type[Exception], what: str) -> None:
+def refused(act: Callable[[], Any], error: type[Exception], what: str) -> None:
+    """Raise AssertionError unless a call raises an error of a kind."""
     try:
         act()
     except error:

@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
-from ledgerbeam.io.compression.gzip_points import LOOKS_OF_POINTS, POINTS_ENDING
+from ledgerbeam.io.compression.gzip_points import POINTS_ENDING, looks_like_points
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import refuse_foreign, refuse_links
 from ledgerbeam.io.storage.objects import ObjectFolder
@@ -45,16 +45,11 @@ def index_bytes(offsets: Offsets) -> bytes:
     return np.ascontiguousarray(offsets, dtype="<u8").tobytes()
 
 
-class _LooksOfIndex:
-    """Test of whether a file may be an index, or a part of one: its content is increasing offsets."""
-
-    def match(self, content: bytes, /) -> bool:
-        if not len(offsets := np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")):
-            return not content
-        return bool(np.all(offsets[1:] > offsets[:-1])) and int(offsets[-1]) < _NO_TEXT
-
-
-LOOKS_OF_INDEX = _LooksOfIndex()
+def looks_like_index(content: bytes) -> bool:
+    """Return whether a file may be an index, or a part of one: its content is increasing offsets."""
+    if not len(offsets := np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")):
+        return not content
+    return bool(np.all(offsets[1:] > offsets[:-1])) and int(offsets[-1]) < _NO_TEXT
 
 
 def write_index(url: str, offsets: Offsets, options: Options | None = None, *, not_before_ns: int = 0) -> None:
@@ -340,7 +335,7 @@ class IndexLocation:
             if not force:
                 if _is_created(url, data, options):
                     return
-                looks = LOOKS_OF_POINTS if url.endswith(POINTS_ENDING) else LOOKS_OF_INDEX
+                looks = looks_like_points if url.endswith(POINTS_ENDING) else looks_like_index
                 remedy = "or have it replaced by: ledgerbeam index --force SOURCE"
                 refuse_foreign({url: looks}, options, kind="an index", remedy=remedy)
             publish_bytes(url, data, options, not_before_ns=not_before_ns)

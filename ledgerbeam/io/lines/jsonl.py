@@ -31,6 +31,7 @@ from ledgerbeam.io.json_values import (
 from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import line_fault
+from ledgerbeam.io.storage.ranges import are_near
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 
@@ -210,7 +211,7 @@ class JsonlReader(IndexedRecords[Any]):
         """Return the bytes of ascending ranges together."""
         if self._reader.local_path is None:
             return b"".join(self._reader.iterate_many(starts, stops, gap=small_gap(starts, stops)))
-        windows = self._reader.windows(starts, stops, _WINDOW_GAP, _WINDOW)
+        windows = self._reader.windows(starts, stops, are_near(starts, stops, _WINDOW_GAP), _WINDOW)
         rows = (
             ByteRows((block,), starts[first:last] - begin, stops[first:last] - starts[first:last])
             for block, begin, first, last in windows

@@ -7,8 +7,8 @@ foreign files. The folder itself, and its parents, may be links. Writing is in `
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -127,15 +127,9 @@ def _is_link(link: str, root: str) -> UsageError:
     )
 
 
-class Looks(Protocol):
-    """Test for the content of a kind of file, such as a compiled regular expression."""
-
-    def match(self, content: bytes, /) -> object:
-        """Return a true value if a file may be of the kind.
-
-        Args:
-            content: The whole file. For a large file, its first and last bytes; the last ones start at a multiple of 8.
-        """
+Looks: TypeAlias = Callable[[bytes], object]
+"""Returns a true value if a file may be of a kind, such as `match` of a regular expression, given its whole content.
+For a large file, it gets the first and the last bytes; the last ones start at a multiple of 8."""
 
 
 def refuse_foreign(
@@ -157,7 +151,7 @@ def refuse_foreign(
             behind = max(_LOOKED_AT, (found.size - _LOOKED_AT) // _WORD * _WORD)
             if behind < found.size:
                 content += reader.read(behind, found.size)
-        if not looks.match(content):
+        if not looks(content):
             raise UsageError(
                 f"{found.url}: expected no file, or {kind}, which would be replaced; found another file: move it away, "
                 f"{remedy}"

@@ -183,11 +183,11 @@ class RangeReader:
     def _iterate_local(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
     ) -> Iterator[bytes]:
-        joined = _joined(starts, stops, gap)
+        joined = are_near(starts, stops, gap)
         if not joined.any():
             yield from self._iterate_apart(starts, stops)
             return
-        for block, begin, first, last in self._windows(starts, stops, joined, max_request):
+        for block, begin, first, last in self.windows(starts, stops, joined, max_request):
             if last - first == 1:
                 yield block
                 continue
@@ -195,17 +195,12 @@ class RangeReader:
             yield from [block[start:stop] for start, stop in cuts]
 
     def windows(
-        self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], joined: NDArray[np.bool_], max_request: int
     ) -> Iterator[tuple[bytes, int, int, int]]:
         """Yield the bytes that contain ranges close together, their offset, and the positions of the ranges.
 
-        A window has the ranges `[first, last)`. See `read_many` for `gap` and `max_request`.
+        A window has the ranges `[first, last)`. `joined` is a result of `are_near`; see `read_many` for `max_request`.
         """
-        return self._windows(starts, stops, _joined(starts, stops, gap), max_request)
-
-    def _windows(
-        self, starts: NDArray[np.int64], stops: NDArray[np.int64], joined: NDArray[np.bool_], max_request: int
-    ) -> Iterator[tuple[bytes, int, int, int]]:
         edges = np.flatnonzero(np.concatenate(([True], ~joined, [True])))
         heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
         read = self.read
@@ -233,7 +228,7 @@ class RangeReader:
         """
         if native.compiled is None:
             return
-        if np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
+        if np.count_nonzero(are_near(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
             return
         if (descriptor := self.descriptor()) is None:
             return
@@ -356,7 +351,7 @@ class SizedFile(io.RawIOBase):
         return self._place
 
 
-def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
+def are_near(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
     """Return for each range except the first whether it is at most `gap` bytes after the previous range."""
     ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
     filled = stops > starts  # an empty range may lie anywhere

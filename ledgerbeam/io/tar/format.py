@@ -14,7 +14,6 @@ from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, require_size
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.index.reader import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo
@@ -70,16 +69,10 @@ class TarFormat(IndexedFormat):
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Decode consecutive samples from bytes in memory; see `OffsetFormat`."""
-        bounds = self._bounds(data, url, span)
+        bounds = self._bounds_of(data, url, span)
         return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
 
-    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return the bytes of consecutive samples, headers included; see `OffsetFormat`."""
-        record, start = (0, 0) if span is None else (span.record, span.start)
-        bounds = self._bounds(data, url, span)
-        return raw_records(url, data[bounds[0] :], [start + bound for bound in bounds], record)
-
-    def _bounds(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
+    def _bounds_of(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
         if span is None:
             return list(map(int, sample_offsets(walk_bytes(data, url), url, self.group)))
         members = walk_bytes(data, url)

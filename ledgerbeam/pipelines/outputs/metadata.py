@@ -105,7 +105,8 @@ class PublishedShards:
 
     def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
         """Raise UsageError if another program's file has one of these URLs."""
-        refuse_foreign(files, self.options, kind="earlier metadata of this format", remedy="and publish again")
+        looks = {url: pattern.match for url, pattern in files.items()}
+        refuse_foreign(looks, self.options, kind="earlier metadata of this format", remedy="and publish again")
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
         """Raise UsageError, with a remedy, if the name of a shard has another suffix than `suffix`."""

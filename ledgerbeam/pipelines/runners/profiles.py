@@ -18,7 +18,7 @@ from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.worker.reports import at_end, report_path, write_report
 
 PROFILE_SUFFIX = ".profile"
-_LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')
+_LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ').match
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 # Functions that run a bundle, and their files: of Beam, and of workers on this machine.

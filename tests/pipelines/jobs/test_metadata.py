@@ -297,19 +297,19 @@ OTHERS = [b"", b"notes\n", b"{}", b'{"model_type": "gpt2", "n_layer": 12}', b"[1
 @pytest.mark.parametrize("name", KINDS)
 def test_a_file_of_others_is_named_and_stays(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    refuse_foreign({str(path): KINDS[name]}, {})
+    refuse_foreign({str(path): KINDS[name].match}, {})
     for content in OTHERS[:2] if name == "train.idx.json" else OTHERS:
         path.write_bytes(content)
         with pytest.raises(UsageError, match=f"{name}: expected no file.*move it away"):
-            refuse_foreign({str(path): KINDS[name]}, {})
+            refuse_foreign({str(path): KINDS[name].match}, {})
         assert path.read_bytes() == content
 
 
 def test_it_is_looked_for_in_a_store_too() -> None:
     url = "memory://foreign/wids.json"
-    refuse_foreign({url: looks.WIDS}, {})
+    refuse_foreign({url: looks.WIDS.match}, {})
     publish_bytes(url, b"mine")
     with pytest.raises(UsageError, match=url):
-        refuse_foreign({url: looks.WIDS}, {})
+        refuse_foreign({url: looks.WIDS.match}, {})
     publish_bytes(url, b'{"__kind__": "wids-shard-index-v1"}')
-    refuse_foreign({url: looks.WIDS}, {})
+    refuse_foreign({url: looks.WIDS.match}, {})

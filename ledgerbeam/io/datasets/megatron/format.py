@@ -14,6 +14,7 @@ from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.datasets.megatron.index import MegatronIndex
 from ledgerbeam.io.datasets.megatron.reader import MegatronReader
 from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder, encode_part
+from ledgerbeam.io.formats.base import IndexedFormat
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, Offsets
 from ledgerbeam.io.index.reader import NumberedRecords, RawRecord
@@ -49,7 +50,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class MegatronFormat:
+class MegatronFormat(IndexedFormat):
     """Megatron datasets. The `.idx` is a part of the dataset: it is beside the `.bin` and cannot be built from it.
 
     Attributes:
@@ -60,7 +61,6 @@ class MegatronFormat:
     suffixes = (".bin",)
     is_indexable = False
     is_streamable = False
-    ends_at_newlines = False
 
     dtype: str = "int32"
 
@@ -78,17 +78,9 @@ class MegatronFormat:
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
         DocumentOffsets(index.source, index.options).check(source.size, deep=deep)
 
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
+    def _reader(self, url: str, index: Any, options: Options | None, **how: Any) -> Reader:
         as_listed = index.listed if isinstance(index, DocumentOffsets) else None
-        return MegatronDocuments(url, options, check=check, listed=listed, index_listed=as_listed)
+        return MegatronDocuments(url, options, index_listed=as_listed, **how)
 
     def scan(self, stream: Stream) -> StreamedRecords:
         raise NotIndexableError(f"{stream.url}: a compressed Megatron dataset cannot be read; decompress it")

@@ -113,8 +113,6 @@ def _read_arrow(data: bytes | memoryview, url: str) -> tuple[pa.RecordBatch, dic
 
 
 class _PackFile:
-    """An open file of packs."""
-
     def __init__(self, data: bytes | memoryview, url: str) -> None:
         rows, self.facts = _read_arrow(data, url)
         lists = rows.column("pieces")
@@ -359,8 +357,6 @@ class PackReader:
 
 
 class _ReadPacks:
-    """Packs that are read together."""
-
     def __init__(self, reader: PackReader, numbers: NDArray[np.int64]) -> None:
         self._reader = reader
         self._pieces, self._files = reader.pieces_of(numbers)

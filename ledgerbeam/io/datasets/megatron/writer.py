@@ -345,7 +345,7 @@ def encode_part(
 
 
 _AHEAD = 4
-_LOOKS = re.compile(re.escape(MAGIC))
+_LOOKS = re.compile(re.escape(MAGIC)).match
 _LOAD = 8 * 1024 * 1024  # a larger index is read in parts
 
 

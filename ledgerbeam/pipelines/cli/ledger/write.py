@@ -44,7 +44,7 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     else:
         wanted = {args.table: output}
     write = _WRITERS[args.format]
-    looks = {url: _looks(TABLES[name], args.format) for name, url in wanted.items()}
+    looks = {url: _looks(TABLES[name], args.format).match for name, url in wanted.items()}
     refuse_foreign(looks, args.storage_options, kind="an earlier export of this table")
     files = []
     for name, url in wanted.items():
@@ -108,7 +108,7 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
         raise UsageError(f"{needs}; install them with: {install_command('report')}")
     from ledgerbeam.pipelines.report.page import render_page
 
-    refuse_foreign({args.output: _REPORT_LOOKS}, args.storage_options, kind="an earlier report")
+    refuse_foreign({args.output: _REPORT_LOOKS.match}, args.storage_options, kind="an earlier report")
     page = render_page(report_data(store, args.storage_options))
     publish_bytes(args.output, page, args.storage_options)
     where = without_secrets(canonical_url(args.output))
