@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
+from ledgerbeam.io.exchange.run_file import level_in
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -28,8 +29,8 @@ from ledgerbeam.ledger import LedgerStore, OutputShard, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, remove_internal
-from ledgerbeam.pipelines.exchange.jobs import HashJob, ScatterJob, as_run, layout_of_rows, own_files, run_writer
-from ledgerbeam.pipelines.exchange.partition import KeyChoice, preference
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, ScatterJob, as_run, layout_of_rows, own_files, run_writer
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decided, preference
 from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.jobs.one_stage import MarkingJob
@@ -37,6 +38,9 @@ from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer, listed_files
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, SourceLists, with_lists
+from ledgerbeam.transforms.dedup.duplicates import FindDuplicates, HashEncoder
+from ledgerbeam.transforms.dedup.marks import WriteMarks
+from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
 
 LISTS_FOLDER = "_drops"  # folder for lists of records, such as records to drop, in an output folder
 LIST_BUCKETS = 1024  # number of buckets of lists, by file. A file is processed again if anything in its bucket changes.
@@ -44,6 +48,39 @@ LISTING = "drops.json"
 
 _PAGE_SOURCES = 10_000  # number of sources of a ledger that are checked together
 PART_RECORDS = 2_000_000  # approximate bytes of records in a part of a bucket; each takes some hundred in memory
+
+
+def hash_encoder(partition: Partition | None, output: str) -> ShardEncoder:
+    """Return the encoder of run files of hashes, in the buckets of a partition."""
+    cut = decided(partition)
+    return HashEncoder(cut.cuts_of(1), cut.block_bytes, level=level_in(output))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashScatterJob(ScatterJob):
+    """Writes hashes of the records of each task, with NumPy."""
+
+    with_records: bool = False
+
+    def encoder(self) -> str | ShardEncoder:
+        return hash_encoder(self.partition, self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashJob(GatherJob):
+    """An exchange of hashes. They need much more memory than disk space, so a task merges only `shard_bytes`."""
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        size = self.bucket_bytes or 2**30
+        return PartitionLimits(size, size)
+
+    @property
+    def merged_bytes(self) -> int:
+        return self.shard_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +109,10 @@ class DecideJob(HashJob):
         return {**super().parameters(), **({"mark": True} if self.mark else {})}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - slow to import
-
         return FindDuplicates(self.mark)
 
     def encoder(self) -> ShardEncoder:
         """Return the encoder of lists: run files with buckets by source file."""
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
         return HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
@@ -217,11 +250,7 @@ class DedupJob(ListedJob, MarkingJob):
 
     def work(self) -> Callable[[Task], Any]:
         if self.mark:
-            from ledgerbeam.transforms.dedup.marks import WriteMarks  # noqa: PLC0415 - slow to import
-
             return WriteMarks()
-        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
-
         return KeepPlaced(conversion_of(self.to), self.output_format)
 
 

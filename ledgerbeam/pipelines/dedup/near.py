@@ -26,7 +26,7 @@ from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
-from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, ListedJob, hash_encoder
 from ledgerbeam.pipelines.dedup.pairs import PART_BYTES, STARS_FOLDER, LabelsJob, NearChoice, PairsJob, rounds_from
 from ledgerbeam.pipelines.exchange.jobs import (
     RUNS_FOLDER,
@@ -35,18 +35,18 @@ from ledgerbeam.pipelines.exchange.jobs import (
     RunsJob,
     ScatterJob,
     as_run,
-    hash_encoder,
 )
 from ledgerbeam.pipelines.exchange.partition import partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, WithEarlierFiles, bucket_of
 from ledgerbeam.sources.listing import SourceListing
+from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, TreeReader, joined_trees
+from ledgerbeam.transforms.dedup.stars import member_trees
+from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
 
 if TYPE_CHECKING:
     from ledgerbeam.sources.listing import RecordedListing
-    from ledgerbeam.transforms.dedup.duplicates import TreeReader
-
 
 SIGNATURES_FOLDER = "_signatures"  # folder for the signatures in an output folder
 COMPARED_BYTES = 1 << 26  # approximate bytes of the n-grams of a bucket part, which has at least one whole cluster
@@ -139,14 +139,9 @@ class ClusterJob(_NearDecideJob):
 
     def trees(self) -> TreeReader:
         """Return the function that finds the clusters in a part of a bucket."""
-        from ledgerbeam.transforms.dedup.duplicates import joined_trees  # noqa: PLC0415 - slow to import
-        from ledgerbeam.transforms.dedup.stars import member_trees  # noqa: PLC0415
-
         return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
-
         return FindClusters(self.trees(), self.mark)
 
 
@@ -157,8 +152,6 @@ class CandidatesJob(ClusterJob):
     command = "candidates"
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindCandidates  # noqa: PLC0415 - slow to import
-
         return FindCandidates(self.trees())
 
 
@@ -247,8 +240,6 @@ class TextsJob(ListedJob, RunsJob):
         return {**self.files.parameters(), **near, **chosen}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - slow to import
-
         base = self.files.base
         return CollectGrams(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
@@ -283,9 +274,6 @@ class VerifyJob(_NearDecideJob):
         return {**super().parameters(), **self.near.verified()}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
-        from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
-
         if self.near.verify is None:
             raise AssertionError("expected a share to verify")
         trees = VerifiedTrees(self.near.minhash(), self.near.verify, self.prefer is not None)

@@ -28,7 +28,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, RecordForm, Sources
-from ledgerbeam.sources.listing import RecordedOutputs, SourceListing
+from ledgerbeam.sources.listing import RecordedListing, RecordedOutputs, SourceListing
 from ledgerbeam.sources.where import NeededColumns, Where
 from ledgerbeam.user_code.loading import Reference
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:  # for few jobs
     from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
-    from ledgerbeam.sources.listing import RecordedListing
-
 
 CONTENT = "sources by content"  # parameter of jobs whose sources are the outputs of other jobs
 _GRAPH_TASK_RECORDS = 1_000  # positions in a task of a graph, for an estimate if only a size in bytes is given
@@ -127,8 +125,6 @@ class ListedFiles:
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
         if self.recorded:
-            from ledgerbeam.sources.listing import RecordedListing  # noqa: PLC0415 - for few jobs
-
             return RecordedListing(self.recorded, options or {})
         return SourceListing(self.patterns, self.sources_from, options or {}, own=own, require=self._require)
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options
-from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES
+from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES, ArrowFormat, ParquetFormat
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lines.jsonl import stream_records
@@ -28,6 +30,7 @@ from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources, listed_files
 from ledgerbeam.sources import FileSources
+from ledgerbeam.user_code.objects import close_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,11 +60,6 @@ class ColumnLayout:
 
     def format(self, name: str) -> Format:
         """Return the columnar format of this name, with this layout."""
-        from ledgerbeam.io.columns.format import (  # noqa: PLC0415 - few jobs need it
-            ArrowFormat,
-            ParquetFormat,
-        )
-
         if name == ArrowFormat.name:
             return ArrowFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes)
         return ParquetFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes, page_bytes=self.page_bytes)
@@ -181,7 +179,6 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     """Return schemas inferred from the results of sampled records."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
     from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
     opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), LISTED_PAGES)
     most = ASKED_RECORDS if job.calls_are_async else SAMPLE_RECORDS
@@ -239,8 +236,6 @@ def inferred_batch_schema(files: FileSources, pages: Iterator[Page]) -> str | No
 
 def read_batch_schema(url: str, options: Options) -> str:
     """Return the schema of a file, as the text that a job stores."""
-    import orjson  # noqa: PLC0415 - not needed without a schema file
-
     from ledgerbeam.io.columns.schema import schema_json  # noqa: PLC0415 - brings pyarrow
 
     return orjson.dumps(schema_json(read_schema(url, options).of())).decode()
