@@ -124,12 +124,15 @@ class RunAudit:
                 return
 
     def settle_listed(self) -> None:
-        """List all sources again, and audit their finished tasks until the share that the job asks for is reached."""
+        """List all sources again, audit their finished tasks until the share of the job is reached, and end."""
         total, seen = max(1, self._store.source_count()), 0
-        for page in listed_sources(self._spec, self._spec.pages()):
-            seen += len(page)
-            # IDs are hashes, so this order is a sample of all sources.
-            self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
+        try:
+            for page in listed_sources(self._spec, self._spec.pages()):
+                seen += len(page)
+                # IDs are hashes, so this order is a sample of all sources.
+                self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
+        finally:
+            self.end()
 
     def end(self) -> None:
         """End the audit in progress, and the server that audits are forked from."""
