@@ -122,7 +122,7 @@ class FilesWithLists(ListedFiles):
 
     tables: SliceTables  # URL of the tables of the lists' run files
     url: str  # URL of the file that names their buckets
-    kind: ClassVar[type[ListedSources]]  # opens the files for workers
+    kind: type[ListedSources]  # opens the files for workers
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self, options: Options) -> Packer:  # noqa: ARG002 - `storage_options` has them
@@ -133,18 +133,6 @@ class FilesWithLists(ListedFiles):
 
     def opened(self, options: Options) -> ListedSources:
         return self.kind(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
-
-
-class _RemainingFiles(FilesWithLists):
-    """Files without the records to drop."""
-
-    kind = RemainingSources
-
-
-class _ListsOfFiles(FilesWithLists):
-    """The lists of files."""
-
-    kind = SourceLists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +164,8 @@ class ListedJob(ShardJob):
 
     @property
     @abstractmethod
-    def joined(self) -> type[FilesWithLists]:
-        """The kind of the files with their lists."""
+    def reader(self) -> type[ListedSources]:
+        """The class with which workers read the files with their lists."""
 
     @property
     def lists_folder(self) -> str:
@@ -201,10 +189,13 @@ class ListedJob(ShardJob):
         return f"{self.work_folder}/{LISTING}"
 
     def sources(self) -> FilesWithLists:
-        files = {one.name: getattr(self.files, one.name) for one in dataclasses.fields(ListedFiles)}
-        tables = SliceTables(self.lists_folder, self.state, self.storage_options)
-        more = {"tables": tables, "url": self.listing_url, "storage_options": self.storage_options}
-        return self.joined(**{**files, **more, "form": "placed"})
+        return FilesWithLists(
+            **{**vars(self.files), "form": "placed"},
+            tables=SliceTables(self.lists_folder, self.state, self.storage_options),
+            url=self.listing_url,
+            kind=self.reader,
+            storage_options=self.storage_options,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +210,8 @@ class DedupJob(ListedJob, MarkingJob):
     keeps_columns = True
 
     @property
-    def joined(self) -> type[FilesWithLists]:
-        return _ListsOfFiles if self.mark else _RemainingFiles
+    def reader(self) -> type[ListedSources]:
+        return SourceLists if self.mark else RemainingSources
 
     def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:
         packed = self.sources().packer(self.storage_options)(listed_files(self.pages()))

@@ -14,9 +14,9 @@ from typing import Any
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, HashScatterJob
+from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, HashScatterJob
 from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
-from ledgerbeam.sources.listed import NotedSources
+from ledgerbeam.sources.listed import ListedSources, NotedSources
 from ledgerbeam.transforms.dedup.lines import CutRecords, FindLines, HashLines, WriteLines
 from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
 
@@ -45,12 +45,6 @@ class FindLinesJob(DecideJob):
         return FindLines()
 
 
-class _FilesWithRanges(FilesWithLists):
-    """Files, with the ranges of repeated lines."""
-
-    kind = NotedSources
-
-
 @dataclass(frozen=True, kw_only=True)
 class LinesJob(DedupJob):
     """Writes the records without their repeated lines, or columns with the ranges of these lines."""
@@ -58,8 +52,8 @@ class LinesJob(DedupJob):
     command = "lines"
 
     @property
-    def joined(self) -> type[FilesWithLists]:
-        return super().joined if self.mark else _FilesWithRanges
+    def reader(self) -> type[ListedSources]:
+        return super().reader if self.mark else NotedSources
 
     def decide(self) -> DecideJob:
         return FindLinesJob(**self.decide_values(stage_ledger(self.ledger, DECIDE)))

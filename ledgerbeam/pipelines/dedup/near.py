@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
@@ -38,15 +38,12 @@ from ledgerbeam.pipelines.exchange.jobs import (
 )
 from ledgerbeam.pipelines.exchange.partition import partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY, stage_ledger
+from ledgerbeam.pipelines.jobs.sources import Listing
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
-from ledgerbeam.sources.listed import ChosenSources, FileLists, WithEarlierFiles, bucket_of
-from ledgerbeam.sources.listing import SourceListing
+from ledgerbeam.sources.listed import ChosenSources, FileLists, ListedSources, WithEarlierFiles, bucket_of
 from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, TreeReader, joined_trees
 from ledgerbeam.transforms.dedup.stars import member_trees
 from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
-
-if TYPE_CHECKING:
-    from ledgerbeam.sources.listing import RecordedListing
 
 SIGNATURES_FOLDER = "_signatures"  # folder for the signatures in an output folder
 COMPARED_BYTES = 1 << 26  # approximate bytes of the n-grams of a bucket part, which has at least one whole cluster
@@ -159,13 +156,9 @@ class CandidatesJob(ClusterJob):
 class _CandidateFiles(FilesWithLists):
     """The candidates of files."""
 
-    kind = ChosenSources
-
     earlier: str = ""  # URL of the file that names earlier jobs' files; empty if there are none
 
-    def listing(  # type: ignore[override]
-        self, own: OwnFiles, options: Options
-    ) -> SourceListing | RecordedListing | WithEarlierFiles:
+    def listing(self, own: OwnFiles, options: Options) -> Listing:  # type: ignore[override]
         files = super().listing(own, options)
         if not self.earlier:
             return files
@@ -187,8 +180,8 @@ class TextsJob(ListedJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     @property
-    def joined(self) -> type[FilesWithLists]:
-        return _CandidateFiles
+    def reader(self) -> type[ListedSources]:
+        return ChosenSources
 
     def decide(self) -> CandidatesJob:
         return CandidatesJob(**self.decide_values(self.cluster), near=self.near, signatures=self.signatures)
@@ -197,9 +190,8 @@ class TextsJob(ListedJob, RunsJob):
         return self.decide().scatters()
 
     def sources(self) -> _CandidateFiles:
-        found = super().sources()
         earlier = f"{self.work_folder}/earlier.json" if self.near.against else ""
-        return _CandidateFiles(**{one.name: getattr(found, one.name) for one in fields(found)} | {"earlier": earlier})
+        return _CandidateFiles(**vars(super().sources()), earlier=earlier)
 
     def _earlier(self) -> list[EarlierSignatures]:
         minhash = self.near.parameters(self.key)["minhash"]

@@ -42,28 +42,18 @@ class JobListing:
 
     def open_sources(self) -> Iterator[list[Source]]:
         """Register open sources in the ledger, and yield them page by page. A page may be empty."""
-        pages = self._pages
-        pack = self._spec.packer()
-        if pack:
-            for sources, ids in open_packs(pack(listed_files(pages)), self._store):
-                self._count(sources, ids)
-                yield self._wanted(sources)
-        else:
-            for page in pages:
-                ids = source_ids(page.urls, page.sizes, page.versions)
-                sources = open_sources(ids, page.urls, page.sizes, page.versions, self._store)
-                self._count(sources, ids)
-                yield self._wanted(sources)
+        pack, only = self._spec.packer(), self._only
+        for sources, ids in open_packs(pack(listed_files(self._pages)), self._store) if pack else self._open_files():
+            self.skipped += len(ids) - len(sources)
+            self.count_listed(ids)
+            yield sources if only is None else [source for source in sources if source.id in only]
         self.finished = True
         self._store.note_listing(self.run, listed=self.found, finished=True, gone=self.gone())
 
-    def _wanted(self, sources: list[Source]) -> list[Source]:
-        only = self._only
-        return sources if only is None else [source for source in sources if source.id in only]
-
-    def _count(self, sources: list[Source], ids: list[bytes]) -> None:
-        self.skipped += len(ids) - len(sources)
-        self.count_listed(ids)
+    def _open_files(self) -> Iterator[tuple[list[Source], list[bytes]]]:
+        for page in self._pages:
+            ids = source_ids(page.urls, page.sizes, page.versions)
+            yield open_sources(ids, page.urls, page.sizes, page.versions, self._store), ids
 
     def count_listed(self, ids: list[bytes]) -> None:
         """Count sources as listed."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
@@ -41,6 +41,7 @@ CONTENT = "sources by content"  # parameter of jobs whose sources are the output
 _GRAPH_TASK_RECORDS = 1_000  # positions in a task of a graph, for an estimate if only a size in bytes is given
 _RECORD_BYTES = 100  # size of a record, to estimate tasks from a number of records; low, so as not to overestimate
 Packer = Callable[[Iterable[Source]], Iterable[Source]]
+Listing: TypeAlias = "SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles"
 
 OutputPlace = tuple[str, str, bool]  # folder, prefix of output names there, and whether outputs may be in subfolders
 
@@ -64,9 +65,7 @@ class JobSources(Protocol):
     def as_files(self) -> ListedFiles | None:
         """The sources as files; None if they are not files."""
 
-    def listing(
-        self, own: OwnFiles, options: Options
-    ) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
+    def listing(self, own: OwnFiles, options: Options) -> Listing:
         """Return the listing, without the job's own files."""
 
     def expected_tasks(self, source: Source) -> int:

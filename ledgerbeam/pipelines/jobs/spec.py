@@ -24,8 +24,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
-from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
-from ledgerbeam.sources.listing import SourceListing
+from ledgerbeam.pipelines.jobs.sources import JobSources, Listing, OutputPlace, Packer
 
 if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
     import apache_beam as beam
@@ -33,10 +32,6 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from apache_beam.runners.runner import PipelineRunner
 
     from ledgerbeam.io.exchange.slices import Partition
-    from ledgerbeam.iterators.job_source import GraphSource
-    from ledgerbeam.sources.buckets import BucketListing
-    from ledgerbeam.sources.listed import WithEarlierFiles
-    from ledgerbeam.sources.listing import RecordedListing
     from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
@@ -124,11 +119,6 @@ class JobSpec(ABC):
     run: str = ""  # ID of the run, once it has started
     run_dir: str | None = None  # folder of the running local job; None on other runners
     import_path: tuple[str, ...] = ()  # module folders of the program that called the job; empty for a command
-
-    @classmethod
-    def read_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the stored fields of a job with their present names."""
-        return fields
 
     @property
     def user_command(self) -> str:
@@ -316,7 +306,7 @@ class JobSpec(ABC):
         files = self.sources().as_files
         return None if files is None else files.packer(self.storage_options)
 
-    def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
+    def listing(self) -> Listing:
         """Return the listing of the sources inside of a pipeline, without the job's own outputs."""
         return self.sources().listing(self._own_files(), self.storage_options)
 
@@ -340,9 +330,9 @@ class JobSpec(ABC):
         """Return the schemes of the URLs that workers must reach."""
         return sorted({split_scheme(url)[0] for urls in self.places().values() for url in urls})
 
-    @abstractmethod
     def output_places(self) -> list[OutputPlace]:
         """Return the places of the outputs."""
+        return [(str(self.output), "", True)]
 
     def folders(self) -> set[str]:
         """Return the folders to which the job writes."""

@@ -112,8 +112,7 @@ def dump_job(job: JobSpec) -> bytes:
 def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
-    made = job_class(found["command"])
-    job: JobSpec = _built(made, made.read_fields(found["job"]))
+    job: JobSpec = _built(job_class(found["command"]), found["job"])
     return replace(job, storage_options=storage_options)
 
 
