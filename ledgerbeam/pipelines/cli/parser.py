@@ -270,7 +270,6 @@ class _TopParser(Parser):
 
 
 def _command(name: str) -> Command:
-    """Return a command; imports its module."""
     if name in CALL_MODULES:
         spec = spec_of(name)
         return Command(spec.summary, partial(add_call, spec=spec), partial(_run_call, name))

@@ -126,7 +126,6 @@ class JoinJob(GatherJob):
 
     @property
     def _is_filter(self) -> bool:
-        """Whether the join writes only records of the left side, unchanged."""
         return self.how in ("semi", "anti")
 
     def shaping_of_runs(self) -> dict[str, Json]:

@@ -155,7 +155,6 @@ class ShardJob(JobSpec):
         return JobSchema({"": found[0][1]}, is_exact=True)
 
     def _inferred_schema(self, say: Callable[[str], None]) -> JobSchema:
-        """Return schemas inferred from the results of sampled records."""
         from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
         from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
 

@@ -362,7 +362,6 @@ class JobSpec(ABC):
 
 
 def _has_columns(job: Job) -> bool:
-    """Return whether the outputs of a job are columns beside records."""
     return job.pipeline == "annotate" or any(map(job.parameters.get, ("mark", "schema of columns")))
 
 

@@ -224,7 +224,6 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
 
 
 def _publish_columns(dataset: PublishedShards) -> Published:
-    """Write the catalog of a folder of columns."""
     dataset.require_root()
     dataset.require_whole()
     dataset.require_suffix(".parquet", "run the job with --on-job-change restart, or with another ledger and output")

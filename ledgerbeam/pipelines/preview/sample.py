@@ -346,11 +346,11 @@ def _read_back(records: Any, to: str | None) -> list[Any]:
     return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
 
+@dataclass
 class Tracer:
     """Collects the results of the functions of a job in `trials`, by label and in order."""
 
-    def __init__(self) -> None:
-        self.trials: dict[str, FunctionTrial] = {}
+    trials: dict[str, FunctionTrial] = field(default_factory=dict)
 
     def traced(self, function: JobFunction, form: RecordForm) -> JobFunction:
         """Return a function whose calls are recorded. Its argument has the form `form`."""

@@ -195,7 +195,6 @@ def _task_size(status: Mapping[str, Any]) -> int | None:
 
 
 def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Return steps of `seconds` each, with the sums of their history rows."""
     if not history:
         return []
     found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}

@@ -400,7 +400,6 @@ class StageLoop:
         }
 
     def _lines(self) -> Iterator[str]:
-        """Yield messages about rejected records and failed tasks."""
         status, ledger = self._outcome.status, shlex.quote(self._last.job.ledger)
         if rejected := sum(status["records"]["rejected"].values()):
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"
