@@ -97,6 +97,18 @@ class MapJob(ShardJob):
     budget: tuple[str, ...] = ()
     published: str | None = None  # format whose metadata is published beside the outputs; None for none
 
+    @classmethod
+    def read_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if "function" not in fields:
+            return fields
+        # A version that had one function, whose fields were those of the job.
+        own = ("made_of", "values", "batch", "batch_matters")
+        reference = fields["function"]
+        name = reference if isinstance(reference, str) else reference["name"]
+        function = {"label": name.rpartition(":")[2], "reference": reference, **{field: fields[field] for field in own}}
+        others = {field: value for field, value in fields.items() if field not in ("function", *own)}
+        return {**others, "functions": [function]}
+
     def sources(self) -> ListedFiles:
         return replace(self.files, form=self.form)
 

@@ -120,6 +120,11 @@ class JobSpec(ABC):
     run_dir: str | None = None  # folder of the running local job; None on other runners
     import_path: tuple[str, ...] = ()  # module folders of the program that called the job; empty for a command
 
+    @classmethod
+    def read_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the stored fields of a job with their present names."""
+        return fields
+
     @property
     def user_command(self) -> str:
         """The user's command that needs the job; `command` unless the job is one of several stages."""

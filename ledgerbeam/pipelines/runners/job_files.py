@@ -112,7 +112,8 @@ def dump_job(job: JobSpec) -> bytes:
 def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
-    job: JobSpec = _built(job_class(found["command"]), found["job"])
+    made = job_class(found["command"])
+    job: JobSpec = _built(made, made.read_fields(found["job"]))
     return replace(job, storage_options=storage_options)
 
 
