@@ -85,7 +85,7 @@ class Runner(LocalRunner):
     """The local runner with one worker, in its own process."""
 
     def _pass(self, sources: Sequence[PendingSource], listed: Any) -> WaveEnd:
-        plan, *steps = dofns(self._spec, listed.run)
+        plan, *steps = dofns(self.spec, listed.run)
         tasks = list(drive([plan], sources))
         if TROUBLE in os.environ:
             tasks[::9] = [FailedTask(task, "ValueError", "trouble", task.start == 0) for task in tasks[::9]]

@@ -54,10 +54,6 @@ _refused: str | None = None
 class Values(SimpleNamespace):
     """Parsed values of all arguments and options of a call, as attributes with their names."""
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
 
 class Runnable(Protocol):
     """A call whose values are valid, and which has not run yet."""

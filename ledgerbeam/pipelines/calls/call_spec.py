@@ -285,7 +285,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _shown(hint: Any) -> str:
-    """Return a description of a type for messages."""
     if values := words_of(hint):
         return f"one of {', '.join(map(repr, values))}"
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)

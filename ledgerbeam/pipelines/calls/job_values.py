@@ -23,6 +23,8 @@ from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, r
 from ledgerbeam.pipelines.runners.run import RunOptions
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
+from ledgerbeam.sources.where import Where, read_where
+from ledgerbeam.user_code.objects import check_object
 
 if TYPE_CHECKING:  # brings NumPy
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
@@ -93,7 +95,6 @@ def _selected(
     if files.pack_bytes is not None:
         raise UsageError("--pack reads whole files, and --where some of their records: leave one of them out")
     from ledgerbeam.sources.columns import ColumnFolder, conditioned
-    from ledgerbeam.sources.where import Where, read_where
 
     def made(function: str | Callable[..., Any]) -> Where:
         from ledgerbeam.pipelines.jobs.user_function import user_function
@@ -269,7 +270,6 @@ def key_choice(
     """
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
     from ledgerbeam.pipelines.jobs.user_function import user_function
-    from ledgerbeam.user_code.objects import check_object
 
     fields = key_fields(by, option)
     if fields:

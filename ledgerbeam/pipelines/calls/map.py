@@ -269,7 +269,6 @@ def _check_async(values: Values, are_async: Sequence[bool]) -> None:
 
 
 def _listed(values: object) -> tuple[str, ...]:
-    """Return one value or several ones as texts."""
     if values is None:
         return ()
     return tuple(str(value) for value in (values if isinstance(values, (list, tuple)) else [values]))

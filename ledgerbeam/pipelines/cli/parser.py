@@ -150,16 +150,6 @@ def add_call(parser: argparse.ArgumentParser, spec: CallSpec) -> None:
     parser.epilog = " ".join(filter(None, [spec.epilog, beam]))
 
 
-def required_of(spec: CallSpec) -> Iterator[str]:
-    """Yield the required arguments and options of a call, as `must_be_given` does for its parser."""
-    for one in spec.arguments:
-        several = f"{one.metavar}..." if one.name == "patterns" else f"[{one.metavar} ...]"
-        yield several if one.several else one.metavar
-    for name, row in spec.rows.items():
-        if row.option.default is REQUIRED:
-            yield f"{flag_of(name)} {row.option.metavar}"
-
-
 def flag_of(name: str) -> str:
     """Return the flag of an option."""
     return f"--{name.rstrip('_').replace('_', '-')}"
@@ -198,12 +188,11 @@ def _add_option(group: Group, name: str, row: Row, names: Mapping[str, str], def
     group.add_argument(flag_of(name), required=option.default is REQUIRED, **flag)
 
 
-def build_parser(only: str | None = None, *, brief: bool = False) -> _TopParser:
+def build_parser(only: str | None = None) -> _TopParser:
     """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
 
     Args:
         only: The command to parse; None for all commands. Their parsers take longer to build than many commands run.
-        brief: Whether commands will only be listed, not parsed. Then the commands of calls have no options.
     """
     parser = _TopParser(
         prog="ledgerbeam",
@@ -216,9 +205,6 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> _TopParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name in _NAMES:
         if only not in (None, name):
-            continue
-        if brief and name in CALL_MODULES:
-            commands.choices[name] = parser
             continue
         command = _command(name)
         added = add_parser(commands, name, command.summary, prog=f"{parser.prog} {_FULL_NAMES.get(name, name)}")
@@ -244,7 +230,7 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if tuple(arguments[:2]) in _TWO_WORDS:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
     named = arguments[0] if arguments and arguments[0] in _NAMES else None
-    args, rest = build_parser(named, brief=not any(word in _NAMES for word in arguments)).parse_known_args(arguments)
+    args, rest = build_parser(named).parse_known_args(arguments)
     # argparse reads positionals from one place only, but patterns may be before and after options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
         raise UsageError(f"unrecognized arguments: {' '.join(command_without_secrets(rest))}; see: {args.prog} --help")
@@ -273,10 +259,8 @@ class _TopParser(Parser):
         for title, members in _GROUPS.items():
             lines.append(f"{title}:")
             for name in members:
-                command = self.commands.get(name)
-                words = required_of(spec_of(name)) if command is None else must_be_given(command)
-                prog = f"{self.prog} {_FULL_NAMES.get(name, name)}"
-                shown, text = " " * _INDENT + " ".join([prog, *words]), _command(name).summary
+                command = self.commands[name]
+                shown, text = " " * _INDENT + " ".join([command.prog, *must_be_given(command)]), _command(name).summary
                 if len(shown) < _WIDTH:
                     lines.append(f"{shown:<{_WIDTH}}{text}")
                 else:
@@ -286,7 +270,6 @@ class _TopParser(Parser):
 
 
 def _command(name: str) -> Command:
-    """Return a command; imports its module."""
     if name in CALL_MODULES:
         spec = spec_of(name)
         return Command(spec.summary, partial(add_call, spec=spec), partial(_run_call, name))

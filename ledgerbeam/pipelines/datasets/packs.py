@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.ledger.model.job import Json
@@ -13,9 +13,8 @@ from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product
 from ledgerbeam.sources import Sources
-
-if TYPE_CHECKING:
-    from ledgerbeam.transforms.mapping.pack import PackDocuments
+from ledgerbeam.sources.documents import DocumentSources
+from ledgerbeam.transforms.mapping.pack import VERSION, PackDocuments, PacksEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +24,6 @@ class DatasetsToPack(ListedFiles):
     eod: int | None = None  # see `DocumentSources`
 
     def opened(self, options: Options) -> Sources:
-        from ledgerbeam.sources.documents import DocumentSources  # noqa: PLC0415 - brings NumPy
-
         return DocumentSources(dict(options or {}), self.eod)
 
 
@@ -52,19 +49,13 @@ class PackJob(ShardJob):
         return DatasetsToPack(**vars(self.files), eod=self.eod)
 
     def parameters(self) -> dict[str, Json]:
-        from ledgerbeam.transforms.mapping.pack import VERSION  # noqa: PLC0415 - brings NumPy
-
         rules: dict[str, Json] = {"length": self.length, "strategy": self.strategy, "eod": self.eod}
         return {**rules, "longest": self.longest, "weight": self.weight, "packs": VERSION}
 
     def work(self) -> PackDocuments:
-        from ledgerbeam.transforms.mapping.pack import PackDocuments  # noqa: PLC0415 - brings NumPy
-
         return PackDocuments(self.length, self.strategy, self.eod is not None, self.longest, self.weight)
 
     def encoder(self) -> ShardEncoder:
-        from ledgerbeam.transforms.mapping.pack import PacksEncoder  # noqa: PLC0415 - brings pyarrow
-
         return PacksEncoder(self.parameters(), self.files.base)
 
     def product(self) -> Product | None:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
+from ledgerbeam.io.exchange.run_file import level_in
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -28,8 +29,8 @@ from ledgerbeam.ledger import LedgerStore, OutputShard, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, remove_internal
-from ledgerbeam.pipelines.exchange.jobs import HashJob, ScatterJob, as_run, layout_of_rows, own_files, run_writer
-from ledgerbeam.pipelines.exchange.partition import KeyChoice, preference
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, ScatterJob, as_run, layout_of_rows, own_files, run_writer
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decided, preference
 from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.jobs.one_stage import MarkingJob
@@ -37,6 +38,9 @@ from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer, listed_files
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, SourceLists, with_lists
+from ledgerbeam.transforms.dedup.duplicates import FindDuplicates, HashEncoder
+from ledgerbeam.transforms.dedup.marks import WriteMarks
+from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
 
 LISTS_FOLDER = "_drops"  # folder for lists of records, such as records to drop, in an output folder
 LIST_BUCKETS = 1024  # number of buckets of lists, by file. A file is processed again if anything in its bucket changes.
@@ -44,6 +48,39 @@ LISTING = "drops.json"
 
 _PAGE_SOURCES = 10_000  # number of sources of a ledger that are checked together
 PART_RECORDS = 2_000_000  # approximate bytes of records in a part of a bucket; each takes some hundred in memory
+
+
+def hash_encoder(partition: Partition | None, output: str) -> ShardEncoder:
+    """Return the encoder of run files of hashes, in the buckets of a partition."""
+    cut = decided(partition)
+    return HashEncoder(cut.cuts_of(1), cut.block_bytes, level=level_in(output))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashScatterJob(ScatterJob):
+    """Writes hashes of the records of each task, with NumPy."""
+
+    with_records: bool = False
+
+    def encoder(self) -> str | ShardEncoder:
+        return hash_encoder(self.partition, self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashJob(GatherJob):
+    """An exchange of hashes. They need much more memory than disk space, so a task merges only `shard_bytes`."""
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        size = self.bucket_bytes or 2**30
+        return PartitionLimits(size, size)
+
+    @property
+    def merged_bytes(self) -> int:
+        return self.shard_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +109,10 @@ class DecideJob(HashJob):
         return {**super().parameters(), **({"mark": True} if self.mark else {})}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - slow to import
-
         return FindDuplicates(self.mark)
 
     def encoder(self) -> ShardEncoder:
         """Return the encoder of lists: run files with buckets by source file."""
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
         return HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
@@ -89,7 +122,7 @@ class FilesWithLists(ListedFiles):
 
     tables: SliceTables  # URL of the tables of the lists' run files
     url: str  # URL of the file that names their buckets
-    kind: ClassVar[type[ListedSources]]  # opens the files for workers
+    kind: type[ListedSources]  # opens the files for workers
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self, options: Options) -> Packer:  # noqa: ARG002 - `storage_options` has them
@@ -100,18 +133,6 @@ class FilesWithLists(ListedFiles):
 
     def opened(self, options: Options) -> ListedSources:
         return self.kind(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
-
-
-class _RemainingFiles(FilesWithLists):
-    """Files without the records to drop."""
-
-    kind = RemainingSources
-
-
-class _ListsOfFiles(FilesWithLists):
-    """The lists of files."""
-
-    kind = SourceLists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +164,8 @@ class ListedJob(ShardJob):
 
     @property
     @abstractmethod
-    def joined(self) -> type[FilesWithLists]:
-        """The kind of the files with their lists."""
+    def reader(self) -> type[ListedSources]:
+        """The class with which workers read the files with their lists."""
 
     @property
     def lists_folder(self) -> str:
@@ -168,10 +189,13 @@ class ListedJob(ShardJob):
         return f"{self.work_folder}/{LISTING}"
 
     def sources(self) -> FilesWithLists:
-        files = {one.name: getattr(self.files, one.name) for one in dataclasses.fields(ListedFiles)}
-        tables = SliceTables(self.lists_folder, self.state, self.storage_options)
-        more = {"tables": tables, "url": self.listing_url, "storage_options": self.storage_options}
-        return self.joined(**{**files, **more, "form": "placed"})
+        return FilesWithLists(
+            **{**vars(self.files), "form": "placed"},
+            tables=SliceTables(self.lists_folder, self.state, self.storage_options),
+            url=self.listing_url,
+            kind=self.reader,
+            storage_options=self.storage_options,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +210,8 @@ class DedupJob(ListedJob, MarkingJob):
     keeps_columns = True
 
     @property
-    def joined(self) -> type[FilesWithLists]:
-        return _ListsOfFiles if self.mark else _RemainingFiles
+    def reader(self) -> type[ListedSources]:
+        return SourceLists if self.mark else RemainingSources
 
     def files_of(self, shards: Sequence[OutputShard]) -> Sequence[OutputShard]:
         packed = self.sources().packer(self.storage_options)(listed_files(self.pages()))
@@ -217,11 +241,7 @@ class DedupJob(ListedJob, MarkingJob):
 
     def work(self) -> Callable[[Task], Any]:
         if self.mark:
-            from ledgerbeam.transforms.dedup.marks import WriteMarks  # noqa: PLC0415 - slow to import
-
             return WriteMarks()
-        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415 - slow to import
-
         return KeepPlaced(conversion_of(self.to), self.output_format)
 
 

@@ -14,10 +14,11 @@ from typing import Any
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists
-from ledgerbeam.pipelines.exchange.jobs import HashScatterJob
+from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, HashScatterJob
 from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
-from ledgerbeam.sources.listed import NotedSources
+from ledgerbeam.sources.listed import ListedSources, NotedSources
+from ledgerbeam.transforms.dedup.lines import CutRecords, FindLines, HashLines, WriteLines
+from ledgerbeam.transforms.mapping.unchanged import KeepPlaced
 
 
 class HashLinesJob(HashScatterJob):
@@ -29,8 +30,6 @@ class HashLinesJob(HashScatterJob):
         return {**super().shaping(), "moves": "lines"}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.lines import HashLines  # noqa: PLC0415 - slow to import
-
         return HashLines(self.key.keys(self.files.base))
 
 
@@ -43,15 +42,7 @@ class FindLinesJob(DecideJob):
         return HashLinesJob(**self.scatter_values())
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.lines import FindLines  # noqa: PLC0415 - slow to import
-
         return FindLines()
-
-
-class _FilesWithRanges(FilesWithLists):
-    """Files, with the ranges of repeated lines."""
-
-    kind = NotedSources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +52,8 @@ class LinesJob(DedupJob):
     command = "lines"
 
     @property
-    def joined(self) -> type[FilesWithLists]:
-        return super().joined if self.mark else _FilesWithRanges
+    def reader(self) -> type[ListedSources]:
+        return super().reader if self.mark else NotedSources
 
     def decide(self) -> DecideJob:
         return FindLinesJob(**self.decide_values(stage_ledger(self.ledger, DECIDE)))
@@ -71,9 +62,6 @@ class LinesJob(DedupJob):
         return {**super().parameters(), "lines": True}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.lines import CutRecords, WriteLines  # noqa: PLC0415 - slow to import
-        from ledgerbeam.transforms.mapping.unchanged import KeepPlaced  # noqa: PLC0415
-
         if self.mark:
             return WriteLines()
         return CutRecords(self.key.fields[0], KeepPlaced(conversion_of(self.to), self.output_format))

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
@@ -26,7 +26,7 @@ from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
-from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob, FilesWithLists, ListedJob, hash_encoder
 from ledgerbeam.pipelines.dedup.pairs import PART_BYTES, STARS_FOLDER, LabelsJob, NearChoice, PairsJob, rounds_from
 from ledgerbeam.pipelines.exchange.jobs import (
     RUNS_FOLDER,
@@ -35,18 +35,15 @@ from ledgerbeam.pipelines.exchange.jobs import (
     RunsJob,
     ScatterJob,
     as_run,
-    hash_encoder,
 )
 from ledgerbeam.pipelines.exchange.partition import partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY, stage_ledger
+from ledgerbeam.pipelines.jobs.sources import Listing
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
-from ledgerbeam.sources.listed import ChosenSources, FileLists, WithEarlierFiles, bucket_of
-from ledgerbeam.sources.listing import SourceListing
-
-if TYPE_CHECKING:
-    from ledgerbeam.sources.listing import RecordedListing
-    from ledgerbeam.transforms.dedup.duplicates import TreeReader
-
+from ledgerbeam.sources.listed import ChosenSources, FileLists, ListedSources, WithEarlierFiles, bucket_of
+from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, TreeReader, joined_trees
+from ledgerbeam.transforms.dedup.stars import member_trees
+from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
 
 SIGNATURES_FOLDER = "_signatures"  # folder for the signatures in an output folder
 COMPARED_BYTES = 1 << 26  # approximate bytes of the n-grams of a bucket part, which has at least one whole cluster
@@ -139,14 +136,9 @@ class ClusterJob(_NearDecideJob):
 
     def trees(self) -> TreeReader:
         """Return the function that finds the clusters in a part of a bucket."""
-        from ledgerbeam.transforms.dedup.duplicates import joined_trees  # noqa: PLC0415 - slow to import
-        from ledgerbeam.transforms.dedup.stars import member_trees  # noqa: PLC0415
-
         return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
-
         return FindClusters(self.trees(), self.mark)
 
 
@@ -157,8 +149,6 @@ class CandidatesJob(ClusterJob):
     command = "candidates"
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindCandidates  # noqa: PLC0415 - slow to import
-
         return FindCandidates(self.trees())
 
 
@@ -166,13 +156,9 @@ class CandidatesJob(ClusterJob):
 class _CandidateFiles(FilesWithLists):
     """The candidates of files."""
 
-    kind = ChosenSources
-
     earlier: str = ""  # URL of the file that names earlier jobs' files; empty if there are none
 
-    def listing(  # type: ignore[override]
-        self, own: OwnFiles, options: Options
-    ) -> SourceListing | RecordedListing | WithEarlierFiles:
+    def listing(self, own: OwnFiles, options: Options) -> Listing:  # type: ignore[override]
         files = super().listing(own, options)
         if not self.earlier:
             return files
@@ -194,8 +180,8 @@ class TextsJob(ListedJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     @property
-    def joined(self) -> type[FilesWithLists]:
-        return _CandidateFiles
+    def reader(self) -> type[ListedSources]:
+        return ChosenSources
 
     def decide(self) -> CandidatesJob:
         return CandidatesJob(**self.decide_values(self.cluster), near=self.near, signatures=self.signatures)
@@ -204,9 +190,8 @@ class TextsJob(ListedJob, RunsJob):
         return self.decide().scatters()
 
     def sources(self) -> _CandidateFiles:
-        found = super().sources()
         earlier = f"{self.work_folder}/earlier.json" if self.near.against else ""
-        return _CandidateFiles(**{one.name: getattr(found, one.name) for one in fields(found)} | {"earlier": earlier})
+        return _CandidateFiles(**vars(super().sources()), earlier=earlier)
 
     def _earlier(self) -> list[EarlierSignatures]:
         minhash = self.near.parameters(self.key)["minhash"]
@@ -247,8 +232,6 @@ class TextsJob(ListedJob, RunsJob):
         return {**self.files.parameters(), **near, **chosen}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - slow to import
-
         base = self.files.base
         return CollectGrams(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
@@ -283,9 +266,6 @@ class VerifyJob(_NearDecideJob):
         return {**super().parameters(), **self.near.verified()}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
-        from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
-
         if self.near.verify is None:
             raise AssertionError("expected a share to verify")
         trees = VerifiedTrees(self.near.minhash(), self.near.verify, self.prefer is not None)

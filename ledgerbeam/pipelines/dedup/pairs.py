@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.hash_run import CHANGES
@@ -31,12 +31,11 @@ from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
+from ledgerbeam.pipelines.dedup.exact import HashJob, HashScatterJob
 from ledgerbeam.pipelines.exchange.buckets import Reading
 from ledgerbeam.pipelines.exchange.jobs import (
     BucketsJob,
     GatherJob,
-    HashJob,
-    HashScatterJob,
     RunsJob,
     ScatterJob,
     as_run,
@@ -44,10 +43,10 @@ from ledgerbeam.pipelines.exchange.jobs import (
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, decided, partition_parameters, preference, score_of
 from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
-from ledgerbeam.transforms.dedup.minhash import VERSION
-
-if TYPE_CHECKING:
-    from ledgerbeam.transforms.dedup.minhash import MinHash
+from ledgerbeam.transforms.dedup.duplicates import HashEncoder, PairRecords, SignRecords
+from ledgerbeam.transforms.dedup.minhash import VERSION, MinHash
+from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, TurnSmallStars
+from ledgerbeam.transforms.exchange.scatter import RunEncoder
 
 PART_RECORDS = 1 << 20  # approximate bytes of the bands in a part of a bucket; each takes some hundred in memory
 CLUSTER_BYTES = 1 << 30  # maximum size of the pairs of all parts that one process clusters, in bytes
@@ -70,9 +69,7 @@ class NearChoice:
     cluster_bytes: int = CLUSTER_BYTES
 
     def minhash(self) -> MinHash:
-        """Return the object that signs texts. It imports Beam."""
-        from ledgerbeam.transforms.dedup.minhash import MinHash  # noqa: PLC0415
-
+        """Return the object that signs texts."""
         return MinHash(self.bands, self.rows, self.ngram)
 
     def verified(self) -> dict[str, Json]:
@@ -101,8 +98,6 @@ class SignJob(HashScatterJob):
         return {**super().shaping(), **self.near.parameters(self.key)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import SignRecords  # noqa: PLC0415 - slow to import
-
         base = self.files.base
         return SignRecords(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
@@ -155,14 +150,10 @@ class PairsJob(HashJob, RunsJob):
         return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import PairRecords  # noqa: PLC0415 - slow to import
-
         return PairRecords(self._among_earlier)
 
     def encoder(self) -> str | ShardEncoder:
         """Return the encoder that writes the pairs of a task, a forest of connected documents, as a run file."""
-        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
-
         return RunEncoder(())
 
 
@@ -227,8 +218,6 @@ class _StarJob(GatherJob, RunsJob):
         return self.shaping()
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
         partition = decided(self.partition)  # of the signatures
         return HashEncoder(partition.cuts(), partition.block_bytes, level=level_in(str(self.output)))
 
@@ -253,8 +242,6 @@ class StarsJob(_StarJob):
         return {PAIRS: self.pairs()}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import MakeStars  # noqa: PLC0415 - slow to import
-
         return MakeStars()
 
 
@@ -282,8 +269,6 @@ class LargeStarsJob(_RoundJob):
     within_keys: ClassVar[bool] = True
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import TurnLargeStars  # noqa: PLC0415 - slow to import
-
         return TurnLargeStars()
 
 
@@ -294,8 +279,6 @@ class SmallStarsJob(_RoundJob):
     command = "small-stars"
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import TurnSmallStars  # noqa: PLC0415 - slow to import
-
         return TurnSmallStars()
 
 
@@ -323,8 +306,6 @@ class LabelsJob(_StarJob):
         return [writer.output for writer in self.first_writers().values()]
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import FindLabels  # noqa: PLC0415 - slow to import
-
         return FindLabels()
 
 

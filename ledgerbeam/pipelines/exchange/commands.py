@@ -19,21 +19,20 @@ from ledgerbeam.pipelines.exchange.stages import LEFT, RIGHT, stage_ledger
 from ledgerbeam.pipelines.jobs.one_stage import MarkingJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
+from ledgerbeam.transforms.exchange.gather import GroupRecords, KeepRecords
+from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields
+from ledgerbeam.transforms.exchange.keys import SplitRecords
 from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ledgerbeam.transforms.exchange.keys import SplitRecords
-
 
 class _KeepJob(GatherJob):
     """An exchange that writes its records unchanged, in another order."""
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.gather import KeepRecords  # noqa: PLC0415 - slow to import
-
         return KeepRecords(self.output_format)
 
 
@@ -75,8 +74,6 @@ class GroupJob(GatherJob):
         return {"function": str(self.function), "function made of": dict(self.made_of)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.gather import GroupRecords  # noqa: PLC0415 - slow to import
-
         return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
 
     def changed_code(self) -> list[str]:
@@ -129,7 +126,6 @@ class JoinJob(GatherJob):
 
     @property
     def _is_filter(self) -> bool:
-        """Whether the join writes only records of the left side, unchanged."""
         return self.how in ("semi", "anti")
 
     def shaping_of_runs(self) -> dict[str, Json]:
@@ -142,8 +138,6 @@ class JoinJob(GatherJob):
         return {name: value for name, value in given.items() if value is not None}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields  # noqa: PLC0415 - slow to import
-
         fields = RightFields(self.right_key.fields, self.suffix, self.under)
         return JoinRecords(self.how, fields, conversion_of(self.to), self.output_format)
 
@@ -219,7 +213,5 @@ class SplitJob(MarkingJob):
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> SplitRecords:
-        from ledgerbeam.transforms.exchange.keys import SplitRecords  # noqa: PLC0415 - slow to import
-
         keys = self.key.keys(self.files.base)
         return SplitRecords(keys, self.parts, conversion_of(self.to), self.output_format, mark=self.mark)

@@ -40,6 +40,8 @@ from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageS
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.sources import RecordForm
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
+from ledgerbeam.transforms.exchange.gather import MergedEncoder, MergeRuns
+from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatterRecords
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures
@@ -190,13 +192,9 @@ class MergeJob(BucketsJob):
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.gather import MergeRuns  # noqa: PLC0415 - slow to import
-
         return MergeRuns(self.cut, self.ordinal, level_in(str(self.output)))
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.exchange.gather import MergedEncoder  # noqa: PLC0415 - slow to import
-
         return MergedEncoder()
 
 
@@ -254,29 +252,15 @@ class ScatterJob(RunsJob):
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - slow to import
-
         base = self.files.base
         return ScatterRecords(self.key.keys(base), self.with_records, score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
-
         partition = decided(self.partition)
         return RunEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
 
     def _own_files(self) -> OwnFiles:
         return self.own
-
-
-@dataclass(frozen=True, kw_only=True)
-class HashScatterJob(ScatterJob):
-    """Writes hashes of the records of each task, with NumPy."""
-
-    with_records: bool = False
-
-    def encoder(self) -> str | ShardEncoder:
-        return hash_encoder(self.partition, self.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,23 +376,6 @@ class GatherJob(BucketsJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HashJob(GatherJob):
-    """An exchange of hashes. They need much more memory than disk space, so a task merges only `shard_bytes`."""
-
-    keeps_columns = False
-    within_keys: ClassVar[bool] = False
-
-    @property
-    def sizes(self) -> PartitionLimits:
-        size = self.bucket_bytes or 2**30
-        return PartitionLimits(size, size)
-
-    @property
-    def merged_bytes(self) -> int:
-        return self.shard_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class BucketStage(Stage):
     """A stage that reads run files by bucket: the last stage of an exchange, or a merge before that stage."""
 
@@ -494,14 +461,6 @@ def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:
     """Return a job of an exchange as the writer of run files."""
     earlier = job.earlier_urls() if isinstance(job, RunsJob) else ()
     return RunWriter(job.identity(), str(job.output), store, earlier_urls=earlier)
-
-
-def hash_encoder(partition: Partition | None, output: str) -> ShardEncoder:
-    """Return the encoder of run files of hashes, in the buckets of a partition."""
-    from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
-
-    cut = decided(partition)
-    return HashEncoder(cut.cuts_of(1), cut.block_bytes, level=level_in(output))
 
 
 def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:

@@ -26,6 +26,7 @@ from ledgerbeam.sources.kind import current_file
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.guards import no_exit
 from ledgerbeam.user_code.loading import Reference
+from ledgerbeam.user_code.objects import close_objects
 
 # The sample from which cuts between buckets are taken, spread over all sources.
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES, SAMPLE_SOURCES, SAMPLE_BYTES = 40, 20_000, 1_000, 256, 64 * 2**20
@@ -211,7 +212,6 @@ def _cuts_between_sources(scatter: ScatteringJob, pages: Sequence[Page], bucket_
 
 def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
     from ledgerbeam.pipelines.preview.sample import sample_places  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
     keys = scatter.key.keys(scatter.files.base)
     rows = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]

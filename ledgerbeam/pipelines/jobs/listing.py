@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 
 from ledgerbeam._base.lazy import NDArray, np
@@ -18,52 +20,34 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 _FEW = 100_000  # maximum number of IDs in a Python set. Importing NumPy takes longer than a small complete job.
 
 
+@dataclass(eq=False)
 class JobListing:
     """Lists and counts the sources of a job once, and yields the open ones: all, or those with the IDs of `only`."""
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        store: LedgerStore,
-        pages: Iterator[Page],
-        run: str,
-        *,
-        only: Collection[bytes] | None = None,
-    ) -> None:
-        self._spec = spec
-        self._store = store
-        self._pages = pages
-        self._only = only
-        self.run = run
-        self._seen = array("Q")
-        self.found = 0
-        self.skipped = 0
-        self.finished = False
+    spec: JobSpec
+    store: LedgerStore
+    pages: Iterator[Page]
+    run: str
+    only: Collection[bytes] | None = None
+    found: int = 0
+    skipped: int = 0
+    finished: bool = False
+    _seen: array[int] = field(default_factory=partial(array, "Q"))
 
     def open_sources(self) -> Iterator[list[Source]]:
         """Register open sources in the ledger, and yield them page by page. A page may be empty."""
-        pages = self._pages
-        pack = self._spec.packer()
-        if pack:
-            for sources, ids in open_packs(pack(listed_files(pages)), self._store):
-                self._count(sources, ids)
-                yield self._wanted(sources)
-        else:
-            for page in pages:
-                ids = source_ids(page.urls, page.sizes, page.versions)
-                sources = open_sources(ids, page.urls, page.sizes, page.versions, self._store)
-                self._count(sources, ids)
-                yield self._wanted(sources)
+        pack, only = self.spec.packer(), self.only
+        for sources, ids in open_packs(pack(listed_files(self.pages)), self.store) if pack else self._open_files():
+            self.skipped += len(ids) - len(sources)
+            self.count_listed(ids)
+            yield sources if only is None else [source for source in sources if source.id in only]
         self.finished = True
-        self._store.note_listing(self.run, listed=self.found, finished=True, gone=self.gone())
+        self.store.note_listing(self.run, listed=self.found, finished=True, gone=self.gone())
 
-    def _wanted(self, sources: list[Source]) -> list[Source]:
-        only = self._only
-        return sources if only is None else [source for source in sources if source.id in only]
-
-    def _count(self, sources: list[Source], ids: list[bytes]) -> None:
-        self.skipped += len(ids) - len(sources)
-        self.count_listed(ids)
+    def _open_files(self) -> Iterator[tuple[list[Source], list[bytes]]]:
+        for page in self.pages:
+            ids = source_ids(page.urls, page.sizes, page.versions)
+            yield open_sources(ids, page.urls, page.sizes, page.versions, self.store), ids
 
     def count_listed(self, ids: list[bytes]) -> None:
         """Count sources as listed."""
@@ -74,9 +58,9 @@ class JobListing:
         """Yield the IDs of recorded sources that are missing from the listing. Memory is 8 bytes for each source."""
         listed = _Known(self._seen)
         # The ledger has all listed sources. If it has no others, none is missing, and the ledger need not be read.
-        if listed.count() == self._store.source_count():
+        if listed.count() == self.store.source_count():
             return
-        for ids in self._store.source_ids():
+        for ids in self.store.source_ids():
             yield from listed.missing(ids)
 
 

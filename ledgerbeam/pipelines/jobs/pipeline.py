@@ -21,7 +21,7 @@ from ledgerbeam.pipelines.exchange.jobs import LISTING, BucketsOf, ScatterJob, a
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.one_stage import published_metadata
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
-from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
+from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, Product, work_folder_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
 
@@ -117,9 +117,6 @@ class PipelineJob(JobSpec):
     @property
     def shard_form(self) -> str:
         return shard_form(self.to)
-
-    def output_places(self) -> list[OutputPlace]:
-        return [(self.output, "", True)]
 
     def identity(self) -> Job:
         said: dict[str, Json] = {**self.sources().parameters(), "output": self.output, "to": self.to}

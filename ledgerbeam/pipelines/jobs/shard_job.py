@@ -5,25 +5,43 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam._base.names import ASIDE
-from ledgerbeam.errors import NotIndexableError, UsageError
+from ledgerbeam.errors import NotIndexableError, RecordError, UsageError
 from ledgerbeam.io import Format, SeekableZstd, ShardEncoder
 from ledgerbeam.io.formats.compressed import FRAME, LIBRARY, ZSTD_ENDING, check_frames, parse_level
 from ledgerbeam.io.formats.registry import format_named, formats, recognize
-from ledgerbeam.ledger import Job, Task
+from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger.answers import answers_of_sample
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.sources import OutputPlace
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.sources import listed_files
 from ledgerbeam.pipelines.jobs.spec import NO_SHARDS, JobSpec
-from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_layout, recorded_schema
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout, recorded_schema, schema_text
+from ledgerbeam.sources import FileSources
+from ledgerbeam.user_code.objects import close_objects
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.transforms import MapRecords
     from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.audit import AuditedWork
+
+
+# Maximum number of records, sources and bytes that schemas are inferred from, spread over each source.
+SAMPLE_RECORDS, SAMPLE_SOURCES, SAMPLE_BYTES = 1_000, 32, 64 * 2**20
+ASKED_RECORDS = 16  # sampled for an async function, which is called with one after the other
+LISTED_PAGES = 4  # number of pages of the listing from which these sources are chosen
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +70,6 @@ class ShardJob(JobSpec):
     @property
     def shard_form(self) -> str:
         return shard_form(self.to)
-
-    def output_places(self) -> list[OutputPlace]:
-        return [(self.output, "", True)]
 
     def identity(self) -> Job:
         columns = {} if self.layout is None else self.layout.parameters(self.to)
@@ -97,7 +112,85 @@ class ShardJob(JobSpec):
         return self if recorded is None else dataclasses.replace(self, layout=self.layout.decided(recorded))
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        return dataclasses.replace(self, layout=decide_layout(self, say))
+        """Return the job with schemas: given schemas, else the common schema of the sources, else inferred ones.
+
+        Raises:
+            RecordError: Records have no schema in common, or a sampled record cannot be read.
+            UsageError: The sources have different schemas, or the sampled records have no results.
+        """
+        if self.layout is None or self.layout.schema is not None:
+            return self
+        schemas = self._schema_of_sources(say) or self._inferred_schema(say)
+        return dataclasses.replace(self, layout=self.layout.decided(schemas))
+
+    def _schema_of_sources(self, say: Callable[[str], None]) -> JobSchema | None:
+        """Return the schema of all sources, if they are columnar and their records are written unchanged; else None."""
+        from ledgerbeam.io.columns.schema import JobSchema, common_schema  # noqa: PLC0415
+
+        opened = self.sources().opened(self.storage_options)
+        opened = getattr(opened, "inner", opened)  # of `SelectedSources`
+        if not self.keeps_columns or not isinstance(opened, FileSources):
+            return None
+        files = opened
+
+        def schema_of(source: Source) -> tuple[str, pa.Schema] | None:
+            kind = files.type_of(source.url).columns()
+            if kind is None:
+                return None
+            with closing(files.open_columns(source, kind)) as reader:
+                return source.url, reader.schema
+
+        found: list[tuple[str, pa.Schema]] = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            sources = listed_files(self.pages())
+            while some := list(islice(sources, 64 * _AT_ONCE)):
+                for one in pool.map(schema_of, some):
+                    if one is None:
+                        return None
+                    found = [found[0] if found else one, one]
+                    common_schema(found)
+        if not found:
+            return None
+        say(f"schema: as in the sources, {schema_text(found[0][1])}")
+        return JobSchema({"": found[0][1]}, is_exact=True)
+
+    def answers_of_sample(self) -> AbstractContextManager[None]:
+        """Keep answers that functions ask for in the body, where records are sampled. A run of the job uses them."""
+        if not self.calls_are_async:
+            return nullcontext()
+        return answers_of_sample(self.ledger, self.answers, self.storage_options, self.limits)
+
+    def _inferred_schema(self, say: Callable[[str], None]) -> JobSchema:
+        from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
+        from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
+
+        opened, pages = self.sources().opened(self.storage_options), islice(self.pages(), LISTED_PAGES)
+        most = ASKED_RECORDS if self.calls_are_async else SAMPLE_RECORDS
+        sampled = list(sampled_records(opened, pages, most, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
+        datasets: dict[str, list[Any]] = defaultdict(list)
+        errors: list[str] = []
+        try:
+            for run in try_function(self.trial_work(), sampled, lambda _: None, self.answers_of_sample()):
+                for route, records in run.results.items():
+                    datasets[route] += records
+                if run.outcome in ("failed", "unreadable"):
+                    errors.append(run.error)
+        finally:
+            close_objects()
+        if not datasets and errors:
+            tried = count(len(sampled), "sampled record")
+            raise RecordError(
+                f"no schema can be inferred from {tried}: {errors[0]}; correct this error or give --schema"
+            )
+        if not datasets and sampled:
+            tried = count(len(sampled), "sampled record")
+            raise UsageError(f"no schema can be inferred: the function keeps none of {tried}; give --schema FILE")
+        found = JobSchema.inferred(datasets)
+        of_sources = count(len({one.source.url for one in sampled}), "source")
+        for route, schema in found.by_route.items():
+            of = f" of route {route}" if route else ""
+            say(f"schema{of}: inferred from {count(len(sampled), 'record')} of {of_sources}, {schema_text(schema)}")
+        return found
 
     def chain_steps(self) -> list[ChainStep]:
         from ledgerbeam.transforms.chain.plan import PlanStep  # noqa: PLC0415 - workers need them

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
@@ -28,7 +28,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, RecordForm, Sources
-from ledgerbeam.sources.listing import RecordedOutputs, SourceListing
+from ledgerbeam.sources.listing import RecordedListing, RecordedOutputs, SourceListing
 from ledgerbeam.sources.where import NeededColumns, Where
 from ledgerbeam.user_code.loading import Reference
 
@@ -36,13 +36,12 @@ if TYPE_CHECKING:  # for few jobs
     from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
-    from ledgerbeam.sources.listing import RecordedListing
-
 
 CONTENT = "sources by content"  # parameter of jobs whose sources are the outputs of other jobs
 _GRAPH_TASK_RECORDS = 1_000  # positions in a task of a graph, for an estimate if only a size in bytes is given
 _RECORD_BYTES = 100  # size of a record, to estimate tasks from a number of records; low, so as not to overestimate
 Packer = Callable[[Iterable[Source]], Iterable[Source]]
+Listing: TypeAlias = "SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles"
 
 OutputPlace = tuple[str, str, bool]  # folder, prefix of output names there, and whether outputs may be in subfolders
 
@@ -66,9 +65,7 @@ class JobSources(Protocol):
     def as_files(self) -> ListedFiles | None:
         """The sources as files; None if they are not files."""
 
-    def listing(
-        self, own: OwnFiles, options: Options
-    ) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
+    def listing(self, own: OwnFiles, options: Options) -> Listing:
         """Return the listing, without the job's own files."""
 
     def expected_tasks(self, source: Source) -> int:
@@ -127,8 +124,6 @@ class ListedFiles:
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
         if self.recorded:
-            from ledgerbeam.sources.listing import RecordedListing  # noqa: PLC0415 - for few jobs
-
             return RecordedListing(self.recorded, options or {})
         return SourceListing(self.patterns, self.sources_from, options or {}, own=own, require=self._require)
 

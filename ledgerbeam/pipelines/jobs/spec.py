@@ -11,7 +11,6 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, final
@@ -25,8 +24,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
-from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
-from ledgerbeam.sources.listing import SourceListing
+from ledgerbeam.pipelines.jobs.sources import JobSources, Listing, OutputPlace, Packer
 
 if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
     import apache_beam as beam
@@ -34,10 +32,6 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from apache_beam.runners.runner import PipelineRunner
 
     from ledgerbeam.io.exchange.slices import Partition
-    from ledgerbeam.iterators.job_source import GraphSource
-    from ledgerbeam.sources.buckets import BucketListing
-    from ledgerbeam.sources.listed import WithEarlierFiles
-    from ledgerbeam.sources.listing import RecordedListing
     from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
@@ -277,14 +271,6 @@ class JobSpec(ABC):
         """Limits of the calls that functions make with `ledgerbeam.remember`."""
         return ()
 
-    def answers_of_sample(self) -> AbstractContextManager[None]:
-        """Keep answers that functions ask for in the body, where records are sampled. A run of the job uses them."""
-        if not self.calls_are_async:
-            return nullcontext()
-        from ledgerbeam.ledger.answers import answers_of_sample  # noqa: PLC0415 - few processes sample
-
-        return answers_of_sample(self.ledger, self.answers, self.storage_options, self.limits)
-
     @property
     def can_be_audited(self) -> bool:
         """Whether the job calls a user's function with records."""
@@ -325,7 +311,7 @@ class JobSpec(ABC):
         files = self.sources().as_files
         return None if files is None else files.packer(self.storage_options)
 
-    def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
+    def listing(self) -> Listing:
         """Return the listing of the sources inside of a pipeline, without the job's own outputs."""
         return self.sources().listing(self._own_files(), self.storage_options)
 
@@ -349,9 +335,9 @@ class JobSpec(ABC):
         """Return the schemes of the URLs that workers must reach."""
         return sorted({split_scheme(url)[0] for urls in self.places().values() for url in urls})
 
-    @abstractmethod
     def output_places(self) -> list[OutputPlace]:
         """Return the places of the outputs."""
+        return [(str(self.output), "", True)]
 
     def folders(self) -> set[str]:
         """Return the folders to which the job writes."""
@@ -381,7 +367,6 @@ class JobSpec(ABC):
 
 
 def _has_columns(job: Job) -> bool:
-    """Return whether the outputs of a job are columns beside records."""
     return job.pipeline == "annotate" or any(map(job.parameters.get, ("mark", "schema of columns")))
 
 

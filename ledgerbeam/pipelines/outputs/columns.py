@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ledgerbeam.errors import RecordError, UsageError
+import orjson
+
+from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Format, Options
-from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES
+from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES, ArrowFormat, ParquetFormat
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.sources import JobSources, listed_files
 from ledgerbeam.sources import FileSources
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ledgerbeam.io.columns.schema import JobSchema
-    from ledgerbeam.transforms import MapRecords
 
 COLUMN_FORMATS = ("parquet", "arrow")  # columnar formats of outputs
-# Maximum number of records, sources and bytes that schemas are inferred from, spread over each source.
-SAMPLE_RECORDS, SAMPLE_SOURCES, SAMPLE_BYTES = 1_000, 32, 64 * 2**20
-ASKED_RECORDS = 16  # sampled for an async function, which is called with one after the other
-LISTED_PAGES = 4  # number of pages of the listing from which these sources are chosen
-_AT_ONCE = 16
-
 PARAMETER = "batch schema"  # name of the schema among the parameters of a job
 SOURCES, RECORDS = 16, 256  # maximum number of sampled sources, and of records read from the start of each
 _PAGES = 10  # number of pages of the listing that are searched for JSON lines
@@ -55,11 +47,6 @@ class ColumnLayout:
 
     def format(self, name: str) -> Format:
         """Return the columnar format of this name, with this layout."""
-        from ledgerbeam.io.columns.format import (  # noqa: PLC0415 - few jobs need it
-            ArrowFormat,
-            ParquetFormat,
-        )
-
         if name == ArrowFormat.name:
             return ArrowFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes)
         return ParquetFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes, page_bytes=self.page_bytes)
@@ -108,102 +95,8 @@ def read_schema(url: str, options: Options) -> JobSchema:
     return JobSchema.given(read_bytes(url, options), url)
 
 
-class ColumnJob(Protocol):
-    """A job that may write columnar files: a protocol that `ShardJob` implements."""
-
-    @property
-    def layout(self) -> ColumnLayout | None: ...
-    @property
-    def keeps_columns(self) -> bool: ...
-    @property
-    def storage_options(self) -> dict[str, Any]: ...
-    @property
-    def calls_are_async(self) -> bool: ...
-    def answers_of_sample(self) -> AbstractContextManager[None]: ...
-    def sources(self) -> JobSources: ...
-    def pages(self) -> Iterator[Page]: ...
-    def trial_work(self) -> MapRecords: ...
-
-
-def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | None:
-    """Return the job's layout with schemas: given schemas, else the common schema of the sources, else inferred ones.
-
-    Raises:
-        RecordError: Records have no schema in common, or a sampled record cannot be read.
-        UsageError: The sources have different schemas, or the sampled records have no results.
-    """
-    layout = job.layout
-    if layout is None or layout.schema is not None:
-        return layout
-    return layout.decided(_taken(job, say) or _inferred(job, say))
-
-
-def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
-    """Return the schema of all sources, if they are columnar and their records are written unchanged; else None."""
-    from ledgerbeam.io.columns.schema import JobSchema, common_schema  # noqa: PLC0415
-
-    opened = job.sources().opened(job.storage_options)
-    opened = getattr(opened, "inner", opened)  # of `SelectedSources`
-    if not job.keeps_columns or not isinstance(opened, FileSources):
-        return None
-    files = opened
-
-    def schema_of(source: Source) -> tuple[str, pa.Schema] | None:
-        kind = files.type_of(source.url).columns()
-        if kind is None:
-            return None
-        with closing(files.open_columns(source, kind)) as reader:
-            return source.url, reader.schema
-
-    found: list[tuple[str, pa.Schema]] = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        sources = listed_files(job.pages())
-        while some := list(islice(sources, 64 * _AT_ONCE)):
-            for one in pool.map(schema_of, some):
-                if one is None:
-                    return None
-                found = [found[0] if found else one, one]
-                common_schema(found)
-    if not found:
-        return None
-    say(f"schema: as in the sources, {_shown(found[0][1])}")
-    return JobSchema({"": found[0][1]}, is_exact=True)
-
-
-def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
-    """Return schemas inferred from the results of sampled records."""
-    from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
-    from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
-
-    opened, pages = job.sources().opened(job.storage_options), islice(job.pages(), LISTED_PAGES)
-    most = ASKED_RECORDS if job.calls_are_async else SAMPLE_RECORDS
-    sampled = list(sampled_records(opened, pages, most, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
-    datasets: dict[str, list[Any]] = defaultdict(list)
-    errors: list[str] = []
-    try:
-        for run in try_function(job.trial_work(), sampled, lambda _: None, job.answers_of_sample()):
-            for route, records in run.results.items():
-                datasets[route] += records
-            if run.outcome in ("failed", "unreadable"):
-                errors.append(run.error)
-    finally:
-        close_objects()
-    if not datasets and errors:
-        tried = count(len(sampled), "sampled record")
-        raise RecordError(f"no schema can be inferred from {tried}: {errors[0]}; correct this error or give --schema")
-    if not datasets and sampled:
-        tried = count(len(sampled), "sampled record")
-        raise UsageError(f"no schema can be inferred: the function keeps none of {tried}; give --schema FILE")
-    found = JobSchema.inferred(datasets)
-    of_sources = count(len({one.source.url for one in sampled}), "source")
-    for route, schema in found.by_route.items():
-        of = f" of route {route}" if route else ""
-        say(f"schema{of}: inferred from {count(len(sampled), 'record')} of {of_sources}, {_shown(schema)}")
-    return found
-
-
-def _shown(schema: pa.Schema) -> str:
+def schema_text(schema: pa.Schema) -> str:
+    """Return the columns of a schema, at most twelve, for messages."""
     from ledgerbeam.io.columns.schema import type_text  # noqa: PLC0415 - brings pyarrow
 
     columns = [f"{field.name} {type_text(field.type)}" for field in schema]
@@ -230,8 +123,6 @@ def inferred_batch_schema(files: FileSources, pages: Iterator[Page]) -> str | No
 
 def read_batch_schema(url: str, options: Options) -> str:
     """Return the schema of a file, as the text that a job stores."""
-    import orjson  # noqa: PLC0415 - not needed without a schema file
-
     from ledgerbeam.io.columns.schema import schema_json  # noqa: PLC0415 - brings pyarrow
 
     return orjson.dumps(schema_json(read_schema(url, options).of())).decode()

@@ -126,79 +126,76 @@ def publish_to_hub(
     return _Publisher(place, files, f".ledgerbeam/{ledger_id}.json", options, on_file).run(overwrite=overwrite)
 
 
+@dataclass(eq=False)
 class _Publisher:
     """One publication. Uploads and hashes are kept when another commit forces a retry."""
 
-    def __init__(
-        self,
-        place: HubDataset,
-        files: Sequence[LocalFile],
-        note: str,
-        options: Options,
-        on_file: Callable[[int, int], None] | None,
-    ) -> None:
-        self._place, self._files, self._note, self._options, self._on_file = place, files, note, options, on_file
-        self._contents: dict[str, _Content] = {}
-        self._uploads: dict[str, Upload] = {}
+    place: HubDataset
+    files: Sequence[LocalFile]
+    note: str
+    options: Options
+    on_file: Callable[[int, int], None] | None
+    _contents: dict[str, _Content] = field(default_factory=dict)
+    _uploads: dict[str, Upload] = field(default_factory=dict)
 
     def run(self, *, overwrite: bool) -> HubPublication:
         with tempfile.TemporaryDirectory(prefix="ledgerbeam-hub-") as scratch:
             for _ in range(_TRIES):
-                done = self._try(self._place.head(), scratch, overwrite=overwrite)
+                done = self._try(self.place.head(), scratch, overwrite=overwrite)
                 if done is not None:
                     return done
         raise PublicationError(
-            f"{self._place.url}: another commit was made during each of {_TRIES} attempts; run the same command "
+            f"{self.place.url}: another commit was made during each of {_TRIES} attempts; run the same command "
             "again: the files are uploaded already"
         )
 
     def _try(self, head: str, scratch: str, *, overwrite: bool) -> HubPublication | None:
         """Publish on top of the commit `head`; return None if another commit was made on top of it meanwhile."""
-        there = self._place.files(head)
+        there = self.place.files(head)
         noted = self._noted(head, there)
         plan = self._plan(there, noted, overwrite=overwrite)
         if plan.strangers:
             raise UsageError(
-                f"{self._place.url}: {_named(plan.strangers)} there with content that this ledger has not published; "
+                f"{self.place.url}: {_named(plan.strangers)} there with content that this ledger has not published; "
                 "publish to another folder, or replace such files with --overwrite"
             )
         for batch in _batches([file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]):
             self._send(batch, scratch)
         kept = {name: noted[name] for name in plan.kept if name == CARD}
-        others = (file for file in self._files if file.name not in kept)
+        others = (file for file in self.files if file.name not in kept)
         note = kept | {file.name: self._content(file, noted.get(file.name)) for file in others}
         if note == noted and not (plan.added or plan.replaced or plan.removed):
             return self._done(plan, None)
         uploads = [self._uploads[file.name] for file in (*plan.added, *plan.replaced)]
         self._require_small(uploads)
         fault_point("hub.commit")
-        uploads += self._place.send({self._note: _encoded(note)}).values()
-        made = self._place.commit(uploads, plan.removed, head, _title(plan))
+        uploads += self.place.send({self.note: _encoded(note)}).values()
+        made = self.place.commit(uploads, plan.removed, head, _title(plan))
         fault_point("hub.committed")
         return None if made is None else self._done(plan, made)
 
     def _done(self, plan: _Changes, commit: str | None) -> HubPublication:
         added, replaced = ([file.name for file in files] for files in (plan.added, plan.replaced))
-        return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
+        return HubPublication(self.place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
 
     def _noted(self, head: str, there: Mapping[str, HubFile]) -> dict[str, _Content]:
         """Return the files in the note of the last publication of this ledger, with the hashes of their contents."""
-        if self._note not in there:
+        if self.note not in there:
             return {}
         try:
-            note = decode(self._place.read(self._note, head))
+            note = decode(self.place.read(self.note, head))
             if note["format"] != FORMAT:
                 raise ValueError(f"format {note['format']}")
             return {name: _Content(*names) for name, names in note["files"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
-                f"{self._place.url}/{self._note}: expected the list of published files, found another file ({error}); "
+                f"{self.place.url}/{self.note}: expected the list of published files, found another file ({error}); "
                 "use the version of ledgerbeam that wrote it, or delete it on the Hub and use --overwrite"
             ) from error
 
     def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Changes:
         plan = _Changes()
-        for file in self._files:
+        for file in self.files:
             found, before = there.get(file.name), noted.get(file.name)
             if found is None:
                 plan.added.append(file)
@@ -212,7 +209,7 @@ class _Publisher:
                 plan.replaced.append(file)
             else:
                 plan.strangers.append(file.name)
-        ours = {file.name for file in self._files}
+        ours = {file.name for file in self.files}
         for name, before in noted.items():
             if name not in ours and name in there:
                 (plan.removed if before.is_that_of(there[name]) else plan.kept).append(name)
@@ -223,14 +220,14 @@ class _Publisher:
         if before is not None and file.checksum == before.checksum:
             return before
         if file.name not in self._contents:
-            self._contents[file.name] = _content_of(file, _blocks(file, self._options))
+            self._contents[file.name] = _content_of(file, _blocks(file, self.options))
         return self._contents[file.name]
 
     def _send(self, batch: Sequence[LocalFile], scratch: str) -> None:
         """Upload the large files of a batch, remote ones from a local copy. The commit will upload the small files."""
         paths = {file.name: self._local(file, scratch) for file in batch}
         fault_point("hub.send")
-        uploads = self._place.send(paths)
+        uploads = self.place.send(paths)
         fault_point("hub.sent")
         for file in batch:
             upload = uploads[file.name]
@@ -240,15 +237,15 @@ class _Publisher:
                 if paths[file.name] != file.url:
                     os.unlink(paths[file.name])
             self._uploads[file.name] = upload
-            if self._on_file is not None:
-                self._on_file(1, upload.size)
+            if self.on_file is not None:
+                self.on_file(1, upload.size)
 
     def _require_small(self, uploads: Sequence[Upload]) -> None:
         """Raise UsageError if files that the Hub stores in Git are too large for one commit, which is one request."""
         held = [upload.size for upload in uploads if upload.sha256 is None]
         if sum(held) > MOST_IN_COMMIT:
             raise UsageError(
-                f"{self._place.url}: expected at most {MOST_IN_COMMIT:,} bytes of files that the Hub stores in Git, "
+                f"{self.place.url}: expected at most {MOST_IN_COMMIT:,} bytes of files that the Hub stores in Git, "
                 f"found {count(len(held), 'file')} with {sum(held):,} bytes; make larger shards, or list large files "
                 "in .gitattributes of the dataset (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
             )
@@ -260,7 +257,7 @@ class _Publisher:
             return file.url
         descriptor, path = tempfile.mkstemp(dir=scratch)
         with open(descriptor, "wb") as copy:
-            self._contents[file.name] = _content_of(file, _copied(_blocks(file, self._options), copy))
+            self._contents[file.name] = _content_of(file, _copied(_blocks(file, self.options), copy))
         return path
 
 

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import Options
+from ledgerbeam.io import Options, ParquetFormat
 from ledgerbeam.io.compression.streams import split_compression
 from ledgerbeam.io.idxpack.reader import collection_key
 from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
@@ -225,9 +225,6 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
 
 
 def _publish_columns(dataset: PublishedShards) -> Published:
-    """Write the catalog of a folder of columns."""
-    from ledgerbeam.io import ParquetFormat  # noqa: PLC0415 - for few jobs
-
     dataset.require_root()
     dataset.require_whole()
     dataset.require_suffix(".parquet", "run the job with --on-job-change restart, or with another ledger and output")

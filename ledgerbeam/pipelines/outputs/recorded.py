@@ -257,7 +257,8 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
     looked = {row.source.id: _looked_at(row.source) for row in found}
     times = {known: [file.changed_ns for file in source.members or (source,)] for known, source in looked.items()}
     before = store.file_times(list(times))
-    changed = {row.source.id for row in found if len(row.applied) > 1 and _differ(row.source.id, before, times)}
+    partial = {row.source.id for row in found if len(row.applied) > 1}
+    changed = {known for known in partial & before.keys() if any(times[known]) and before[known] != times[known]}
     for known in sorted(changed):
         _log.warning("%s: it changed after parts of it were done; all its tasks run again", looked[known].url)
     if changed:
@@ -265,10 +266,6 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
         found = with_progress(sources, store)
     store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})
     return [replace(row, source=looked.get(row.source.id, row.source)) for row in found]
-
-
-def _differ(source: bytes, before: dict[bytes, list[int]], now: dict[bytes, list[int]]) -> bool:
-    return source in before and any(now[source]) and before[source] != now[source]
 
 
 def _looked_at(source: Source) -> Source:

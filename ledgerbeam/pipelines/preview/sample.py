@@ -299,7 +299,7 @@ def try_function(
     Args:
         work: The mapping function for a trial of the job, see `trial_work`.
         on_set_up: Called before the first record with the seconds of importing or building the functions.
-        answers: Keeps their answers, see `JobSpec.answers_of_sample`.
+        answers: Keeps their answers, see `ShardJob.answers_of_sample`.
         to: Format in which each result is encoded, and decoded again. With None it is as returned.
         tracer: Tracer of the functions in `work`; None for no trace.
 
@@ -353,11 +353,11 @@ def _read_back(records: Any, to: str | None) -> list[Any]:
     return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
 
+@dataclass
 class Tracer:
     """Collects the results of the functions of a job in `trials`, by label and in order."""
 
-    def __init__(self) -> None:
-        self.trials: dict[str, FunctionTrial] = {}
+    trials: dict[str, FunctionTrial] = field(default_factory=dict)
 
     def traced(self, function: JobFunction, form: RecordForm) -> JobFunction:
         """Return a function whose calls are recorded. Its argument has the form `form`."""

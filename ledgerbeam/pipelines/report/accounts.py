@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.ledger import LedgerStore, MergedStatistic
@@ -94,18 +94,8 @@ def _most_first(part: Mapping[str, int]) -> list[tuple[str, int]]:
     return [*ordered[:SHOWN_NAMES], *others]
 
 
-class StatisticRow(NamedTuple):
-    """A row of the table of statistics. Only the first row of a statistic has its name."""
-
-    name: str
-    kind: str
-    tasks: str
-    value: str
-    bounds: str
-
-
-def statistic_rows(name: str, merged: MergedStatistic) -> Iterator[StatisticRow]:
-    """Yield the rows of one statistic.
+def statistic_rows(name: str, merged: MergedStatistic) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the rows of one statistic: name, kind, tasks, value and bounds. Only the first row has the name.
 
     A task has no value if it ran before the function recorded the statistic, or if its records had no values. The
     column of tasks then shows ``3 of 8``.
@@ -113,7 +103,7 @@ def statistic_rows(name: str, merged: MergedStatistic) -> Iterator[StatisticRow]
     tasks = f"{merged.tasks:,}" if merged.tasks == merged.of else f"{merged.tasks:,} of {merged.of:,}"
     head, bounds = (name, merged.kind, tasks), merged.bounds()
     for text in _texts(merged.kind, merged.value()):
-        yield StatisticRow(*head, text, bounds)
+        yield (*head, text, bounds)
         head, bounds = ("", "", ""), ""
 
 

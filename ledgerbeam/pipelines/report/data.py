@@ -15,7 +15,7 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console.reporter import counting
-from ledgerbeam.pipelines.report.accounts import StatisticRow, function_values, statistic_rows
+from ledgerbeam.pipelines.report.accounts import function_values, statistic_rows
 from ledgerbeam.pipelines.report.ledger import grouped_failures
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
 from ledgerbeam.pipelines.report.state import (
@@ -87,16 +87,6 @@ class DurationBin:
     tasks: int
 
 
-@dataclass(frozen=True)
-class FailureKind:
-    """Failures of one reason: number of tasks and sources, and the error of one of them."""
-
-    reason: str
-    tasks: int
-    sources: int
-    example: str
-
-
 @dataclass
 class OpenTasks:
     """An estimate of the open tasks of sources, from the sizes of the sources."""
@@ -132,12 +122,12 @@ class ReportData:
     hosts: Sequence[HostBand]  # hosts with the most tasks are first
     durations: Sequence[DurationBin]  # shortest first, without gaps
     quantiles: Mapping[str, float]  # median, 95 % and 99 % quantile and maximum of the durations in seconds, by name
-    kinds: Sequence[FailureKind]  # largest number first; the last entry may stand for all further reasons
+    kinds: Sequence[Mapping[str, Any]]  # `grouped_failures`; the last entry may stand for all further reasons
     slowest: Sequence[SourceRow]  # largest total task time first
     runs: Sequence[Mapping[str, Any]]  # the newest runs of `shown_runs`, newest first
     runs_left_out: int
     stages: Mapping[str, LedgerState]  # by name, the last stage last; empty for a job of one stage
-    statistics: Sequence[StatisticRow] = ()  # of the functions of all stages
+    statistics: Sequence[Sequence[str]] = ()  # of the functions of all stages
     functions: Sequence[Mapping[str, Any]] = ()  # `function_values`
     statistics_error: str = ""  # error of reading the statistics; empty if they were read
 
@@ -179,7 +169,9 @@ def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = 
     )
 
 
-def _statistics(store: LedgerStore, options: Mapping[str, Any]) -> tuple[list[StatisticRow], list[dict[str, Any]], str]:
+def _statistics(
+    store: LedgerStore, options: Mapping[str, Any]
+) -> tuple[list[Sequence[str]], list[dict[str, Any]], str]:
     """Return statistics, counts of functions and an empty error; if they cannot be read, the error instead."""
     try:
         found, functions = stage_statistics(store, options), function_values(store)
@@ -203,7 +195,6 @@ def _task_size(status: Mapping[str, Any]) -> int | None:
 
 
 def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Return steps of `seconds` each, with the sums of their history rows."""
     if not history:
         return []
     found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
@@ -300,14 +291,10 @@ def _quantiles(durations: Mapping[float, int]) -> dict[str, float]:
     return found
 
 
-def _kinds(rows: Iterable[FailureRow], ledger: str) -> list[FailureKind]:
+def _kinds(rows: Iterable[FailureRow], ledger: str) -> list[dict[str, Any]]:
     groups = grouped_failures(rows, ledger, None)
-    kinds = [
-        FailureKind(group["reason"], group["count"], group["sources"], group["example"]["error"])
-        for group in groups[:SHOWN_KINDS]
-    ]
-    rest = groups[SHOWN_KINDS:]
+    kinds, rest = groups[:SHOWN_KINDS], groups[SHOWN_KINDS:]
     if rest:
-        tasks, sources = (sum(group[name] for group in rest) for name in ("count", "sources"))
-        kinds.append(FailureKind(f"{len(rest):,} further reasons", tasks, sources, ""))
+        sums = {name: sum(group[name] for group in rest) for name in ("count", "sources")}
+        kinds.append({"reason": f"{len(rest):,} further reasons", **sums, "example": {"error": ""}})
     return kinds

@@ -209,7 +209,6 @@ class RunLineage:
         return made
 
     def _schema(self) -> dict[str, Any]:
-        """Return the schema facet of the main dataset; empty if it has no schema."""
         from openlineage.client.facet_v2 import schema_dataset  # noqa: PLC0415
 
         columns: Mapping[str, Any] = (self.spec.schemas_json() or {}).get("columns", {})

@@ -226,16 +226,16 @@ def _plots(data: ReportData) -> list[PlotSection]:
             )
         )
     if data.kinds:
-        most = data.kinds[0]
-        failed = sum(kind.tasks for kind in data.kinds)
+        most = f"{data.kinds[0]['count']:,}: {_text(data.kinds[0]['reason'])}"
+        failed = sum(kind["count"] for kind in data.kinds)
         sections.append(
             PlotSection(
                 "failures",
                 "Failures by reason",
                 f"{count(failed, 'task')} failed and were not done later.",
-                plots.failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
+                plots.failures_plot(data.kinds, f"Failed tasks by reason; most, {most}"),
                 _heads("reason|name", "tasks", "sources"),
-                [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}"] for kind in data.kinds],
+                [row[:3] for row in _failure_rows(data)],
             )
         )
     return sections
@@ -335,9 +335,16 @@ def _functions_table(data: ReportData) -> TableSection:
 
 def _failures_table(data: ReportData) -> TableSection:
     heads = _heads("reason|", "tasks", "sources", "for example|error")
-    rows = [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}", _text(kind.example)] for kind in data.kinds]
     command = _text(shlex.join(["ledgerbeam", "ledger", "failures", data.ledger]))
-    return TableSection("examples", "Failures", f"To list all failures and commands to retry: {command}", heads, rows)
+    text = f"To list all failures and commands to retry: {command}"
+    return TableSection("examples", "Failures", text, heads, _failure_rows(data))
+
+
+def _failure_rows(data: ReportData) -> list[list[str]]:
+    return [
+        [_text(kind["reason"]), f"{kind['count']:,}", f"{kind['sources']:,}", _text(kind["example"]["error"])]
+        for kind in data.kinds
+    ]
 
 
 def _statistics_table(data: ReportData) -> TableSection:

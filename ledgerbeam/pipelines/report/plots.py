@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ledgerbeam._base.extensions import install_command
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, HostBand, Step
+from ledgerbeam.pipelines.report.data import DurationBin, HostBand, Step
 
 WIDE, NARROW = 560, 330
 HEIGHT = 220
@@ -182,11 +182,11 @@ def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], 
     )  # fmt: skip
 
 
-def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
-    """Draw the number of failed tasks by reason."""
-    rows = [{"reason": printable(kind.reason)[:200], "tasks": kind.tasks} for kind in kinds]
+def failures_plot(kinds: Sequence[Mapping[str, Any]], label: str) -> Plot:
+    """Draw the number of failed tasks by reason; see `grouped_failures`."""
+    rows = [{"reason": printable(kind["reason"])[:200], "tasks": kind["count"]} for kind in kinds]
     y = _names_axis("reason")
-    x = _tasks_axis(max(kind.tasks for kind in kinds))
+    x = _tasks_axis(max(kind["count"] for kind in kinds))
     return _draw(
         label,
         height={"step": BAR_HEIGHT},

@@ -8,6 +8,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from operator import attrgetter
 
@@ -35,6 +36,7 @@ _PAGE = 256
 _AT_ONCE = 0.001
 
 
+@dataclass(eq=False)
 class RunAudit:
     """The audits of one run.
 
@@ -44,49 +46,42 @@ class RunAudit:
             difference that an earlier audit has recorded. Audits in runs do not clear it.
     """
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        store: LedgerStore,
-        share: AuditShare,
-        *,
-        folder: str,
-        before: Totals,
-        warn: Callable[[str], None],
-        is_separate: bool = False,
-    ) -> None:
-        self._spec = spec
-        self._store = store
-        self._share = share
-        self.is_bounded = share.is_bounded  # whether audits stop after a limited share of the workers' time
-        self._folder = folder
-        self._warn = warn
+    spec: JobSpec
+    store: LedgerStore
+    share: AuditShare
+    _: KW_ONLY
+    folder: str
+    before: Totals
+    warn: Callable[[str], None]
+    is_separate: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_bounded = self.share.is_bounded  # whether audits stop after a limited share of the workers' time
         self._server: ServerProcess | None = None
         self._process: ProcessGroup | None = None
         self._request: tuple[bytes, str] = (b"", "")  # id of the source, path of the answer
         self._number = 0
-        self._before = before
         self._began = time.monotonic()
         self._spent = 0.0
         self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of audited tasks, by source
         self._exhausted: set[bytes] = set()
         self._problems = 0
         self._isolates = False  # whether audits call user code in another process, because it has ended theirs
-        runs, job = store.runs(), spec.identity().fingerprint
-        self._recorded = audit_of([row for row in runs if row["id"] == spec.run], job)
-        self._earlier = Audit() if is_separate else audit_of(runs, job)
+        runs, job = self.store.runs(), self.spec.identity().fingerprint
+        self._recorded = audit_of([row for row in runs if row["id"] == self.spec.run], job)
+        self._earlier = Audit() if self.is_separate else audit_of(runs, job)
         self._recorded_at = 0.0
         self.found = Audit()
 
     def prepare(self) -> ServerProcess:
         """Start the process that audits are forked from, while the workers start, and return the process."""
         if self._server is None:
-            path, tmp = (os.path.join(self._folder, name) for name in (_JOB, _TMP))
+            path, tmp = (os.path.join(self.folder, name) for name in (_JOB, _TMP))
             with file_errors(path), suppress(FileExistsError):  # a server has died before
-                dump_job_file(path, self._spec)
+                dump_job_file(path, self.spec)
                 os.mkdir(tmp, 0o700)
-            device = {"CUDA_VISIBLE_DEVICES": self._spec.devices[0]} if self._spec.devices else {}
-            environment = {**environment_of(self._spec), **device, "TMPDIR": tmp}
+            device = {"CUDA_VISIBLE_DEVICES": self.spec.devices[0]} if self.spec.devices else {}
+            environment = {**environment_of(self.spec), **device, "TMPDIR": tmp}
             self._server = ServerProcess(_SERVER, [path], environment)
         return self._server
 
@@ -105,7 +100,7 @@ class RunAudit:
             return
         self._read_answer()
         # While the workers run, a second copy of a model might exhaust memory or the device.
-        if set_up <= SMALL_SECONDS and not self._spec.devices and self._is_due(set_up):
+        if set_up <= SMALL_SECONDS and not self.spec.devices and self._is_due(set_up):
             self._start(sources)
 
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
@@ -124,12 +119,15 @@ class RunAudit:
                 return
 
     def settle_listed(self) -> None:
-        """List all sources again, and audit their finished tasks until the share that the job asks for is reached."""
-        total, seen = max(1, self._store.source_count()), 0
-        for page in listed_sources(self._spec, self._spec.pages()):
-            seen += len(page)
-            # IDs are hashes, so this order is a sample of all sources.
-            self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
+        """List all sources again, audit their finished tasks until the share of the job is reached, and end."""
+        total, seen = max(1, self.store.source_count()), 0
+        try:
+            for page in listed_sources(self.spec, self.spec.pages()):
+                seen += len(page)
+                # IDs are hashes, so this order is a sample of all sources.
+                self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
+        finally:
+            self.end()
 
     def end(self) -> None:
         """End the audit in progress, and the server that audits are forked from."""
@@ -141,23 +139,23 @@ class RunAudit:
             self._server = None
 
     def _is_due(self, set_up: float, part: float = 1.0, *, at_end: bool = False) -> bool:
-        done, audited = self._store.totals().tasks - self._before.tasks, self.found.tasks + self._problems
+        done, audited = self.store.totals().tasks - self.before.tasks, self.found.tasks + self._problems
         is_late = at_end or time.monotonic() - self._began > _SECOND_AFTER
         least = min(LEAST_TASKS if is_late else 1, done)
         if not self.is_bounded:
-            return audited < max(least, math.ceil(self._share.share * done * part))
+            return audited < max(least, math.ceil(self.share.share * done * part))
         if audited < least:
             is_first = at_end and not audited
             if is_first and set_up > _LONGEST_SET_UP:
                 self._problems += least
                 took = f"the set-up of the function takes {set_up:.0f} s"
-                self._warn(f"no task was audited: {took}; to audit anyway, use --audit 1%")
+                self.warn(f"no task was audited: {took}; to audit anyway, use --audit 1%")
             return set_up <= (_LONGEST_SET_UP if is_first else max(SMALL_SECONDS, self._left()))
-        return audited < self._share.share * done and set_up + _MAPPED_SECONDS <= self._left()
+        return audited < self.share.share * done and set_up + _MAPPED_SECONDS <= self._left()
 
     def _left(self) -> float:
         """Return the time that is left for audits, in seconds."""
-        worked = (self._store.totals().milliseconds - self._before.milliseconds) / 1000
+        worked = (self.store.totals().milliseconds - self.before.milliseconds) / 1000
         is_small = time.monotonic() - self._began < SMALL_RUN
         most = SMALL_SECONDS if is_small else max(SMALL_SECONDS, MOST_SHARE * worked)
         return most - self._spent
@@ -171,7 +169,7 @@ class RunAudit:
             self._server.end()
             self._server = None
         self._number += 1
-        self._request = request.source.source.id, os.path.join(self._folder, f"audit-{self._number:04d}")
+        self._request = request.source.source.id, os.path.join(self.folder, f"audit-{self._number:04d}")
         self._process = self.prepare().ask(pickle.dumps((self._request[1], request)))
         return True
 
@@ -181,13 +179,13 @@ class RunAudit:
         rest = iter(reversed(sources) if newest else sources)
         while page := list(islice(rest, _PAGE)):
             ids = [source.id for source in page]
-            complete = self._store.completed_mask(ids)
-            progress = self._store.progress(ids)
+            complete = self.store.completed_mask(ids)
+            progress = self.store.progress(ids)
             for source, is_complete, known in zip(page, complete, progress, strict=True):
                 done = is_complete or (known is not None and len(known.applied) > 1)  # one entry is the whole source
                 if done and source.id not in self._exhausted:
                     pending = PendingSource(source) if known is None else PendingSource(source, *known)
-                    outputs = tuple(self._store.source_outputs(source.id))
+                    outputs = tuple(self.store.source_outputs(source.id))
                     audited = self._audited.get(source.id, frozenset())
                     is_small = time.monotonic() - self._began < SMALL_RUN
                     seconds = _MAPPED_SECONDS if is_small else max(_MAPPED_SECONDS, self._left())
@@ -212,12 +210,12 @@ class RunAudit:
             self._problems += 1
             self._exhausted.add(source)
             how = "took too long" if process.status is None else f"ended with status {process.status}"
-            self._warn(f"a task could not be audited: its process {how}; to run without audits, use --audit off")
+            self.warn(f"a task could not be audited: its process {how}; to run without audits, use --audit off")
             return
         os.unlink(path)
         self._spent += cpu + (started if self._number == 1 else 0.0)
         node, difference, problem = answer
-        if difference and not self._store.source_urls({source}):  # replaced since the audit started
+        if difference and not self.store.source_urls({source}):  # replaced since the audit started
             self._exhausted.add(source)
             return
         if node is None:
@@ -228,11 +226,11 @@ class RunAudit:
             self._problems += bool(problem)
             if not problem:
                 tasks, differ = self.found.tasks + 1, self.found.differ + bool(difference)
-                self.found = Audit(tasks, differ, difference, self._spec.identity().fingerprint)
+                self.found = Audit(tasks, differ, difference, self.spec.identity().fingerprint)
                 if difference or time.monotonic() - self._recorded_at > _NOTE_SECONDS:
                     self._record()
         if problem:
-            self._warn(f"a task could not be audited: {problem}")
+            self.warn(f"a task could not be audited: {problem}")
         if difference:
             raise difference_error(difference)
 
@@ -242,4 +240,4 @@ class RunAudit:
         if self.found.tasks:
             tasks, differ, text, job = self.found
             known = Audit(self._recorded.tasks + tasks, self._earlier.differ + differ, text or self._earlier.found, job)
-            self._store.note(self._spec.run, known)
+            self.store.note(self.spec.run, known)

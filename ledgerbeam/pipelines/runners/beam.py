@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,20 +39,20 @@ _CLIENT = "google.cloud.dataflow"
 _CODE = ("sdk_container_image", "setup_file", "requirements_file", "extra_packages", "prebuild_sdk_container_engine")
 
 
+@dataclass(eq=False)
 class BeamRunner:
     """A run of a job on the runner that Beam's options name."""
 
     deaths = 0  # always 0: these runners handle deaths of their workers
     stopped, spent = False, ""  # these runners support no limits
-    submitted = False  # whether the pipeline was only staged as a template, and will be run by the service
 
-    def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
-        self._spec = spec
-        self._store = store
-        self._beam_args = beam_args
-        self._set_ups = SetUps()
-        self._time = WorkTime()
-        self.records = RecordCounts()
+    spec: JobSpec
+    store: LedgerStore
+    beam_args: Sequence[str]
+    submitted: bool = False  # whether the pipeline was only staged as a template, and will be run by the service
+    records: RecordCounts = field(default_factory=RecordCounts)
+    _set_ups: SetUps = field(default_factory=SetUps)
+    _time: WorkTime = field(default_factory=WorkTime)
 
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and repeat it while work is left, such as an index to assemble from scanned ranges.
@@ -63,26 +63,26 @@ class BeamRunner:
         Raises:
             LedgerbeamError: The pipeline failed. Everything that it had recorded stays recorded.
         """
-        had_sources = self._store.source_count()
+        had_sources = self.store.source_count()
         while True:
-            if self._spec.reject_limit is not None:
-                self._spec.reject_limit.check(self._store, ended=False)
-            before, records_before = self._store.totals(), self._store.records()
+            if self.spec.reject_limit is not None:
+                self.spec.reject_limit.check(self.store, ended=False)
+            before, records_before = self.store.totals(), self.store.records()
             with logging_kept():
                 self._run_pipeline(listed.run)
             if self.submitted:
                 return
-            self._store.refresh()
+            self.store.refresh()
             # A changed source subtracts its former totals when it is registered, inside of the pipeline.
-            fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
-            self.records = self.records.plus(self._store.records().since(records_before))
-            sources = self._store.status()["sources"]
+            fresh = Totals(*(max(0, part) for part in self.store.totals().minus(before)))
+            self.records = self.records.plus(self.store.records().since(records_before))
+            sources = self.store.status()["sources"]
             # What follows the chain needs all results of a run at once.
-            if sources["open"] == 0 or not any(fresh) or self._spec.has_downstream:
+            if sources["open"] == 0 or not any(fresh) or self.spec.has_downstream:
                 break
-        gone = [*gone_sources(self._spec, self._store)] if had_sources else []
-        found = sum(sources.values()) - sum(self._store.completed_mask(gone))
-        self._store.note_listing(listed.run, listed=found, finished=True, gone=gone)
+        gone = [*gone_sources(self.spec, self.store)] if had_sources else []
+        found = sum(sources.values()) - sum(self.store.completed_mask(gone))
+        self.store.note_listing(listed.run, listed=found, finished=True, gone=gone)
 
     def _run_pipeline(self, run: str) -> None:
         # Beam takes a second to import, and must be imported after logging is set up.
@@ -96,9 +96,9 @@ class BeamRunner:
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
             # By default workers log from `info`.
-            level = ["--default_sdk_harness_log_level=DEBUG"] if self._spec.log_level == "debug" else []
-            options = PipelineOptions([*level, *_with_long_timeout(self._beam_args)])
-            result = job_pipeline(replace(self._spec, run=run), options).run()
+            level = ["--default_sdk_harness_log_level=DEBUG"] if self.spec.log_level == "debug" else []
+            options = PipelineOptions([*level, *_with_long_timeout(self.beam_args)])
+            result = job_pipeline(replace(self.spec, run=run), options).run()
             values = options.get_all_options()
             self.submitted = _runner(values) == RUNNER and bool(values.get("template_location"))
             if self.submitted:
@@ -106,10 +106,10 @@ class BeamRunner:
             result.wait_until_finish()
             self._set_ups = self._set_ups.plus(_counted_set_ups(result))
             if self._set_ups.times:
-                self._store.note(run, self._set_ups)
+                self.store.note(run, self._set_ups)
             self._time = WorkTime.summed([self._time, _counted_time(result)])
             if self._time.total:
-                self._store.note(run, self._time)
+                self.store.note(run, self._time)
         except LedgerbeamError:
             raise
         except Exception as error:

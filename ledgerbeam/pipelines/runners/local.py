@@ -13,6 +13,7 @@ from contextlib import suppress
 from glob import glob
 from itertools import chain, compress
 from operator import not_, or_
+from typing import ClassVar
 
 from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
@@ -65,30 +66,23 @@ TIME_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
 
 
+@dataclasses.dataclass(eq=False)
 class LocalRunner:
     """The local runner of one run."""
 
-    submitted = False  # always False: the runner itself runs the job
+    spec: JobSpec
+    store: LedgerStore
+    reporter: RunConsole
+    beam_args: Sequence[str]
+    _: dataclasses.KW_ONLY
+    folder: RunFolder
+    waves: Waves
+    debug: bool
+    submitted: ClassVar[bool] = False  # always False: the runner itself runs the job
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        store: LedgerStore,
-        reporter: RunConsole,
-        beam_args: Sequence[str],
-        *,
-        folder: RunFolder,
-        waves: Waves,
-        debug: bool,
-    ) -> None:
-        self._waves = waves
-        self._imports = imports_of(spec, beam_args)
-        self._spec = spec
-        self._store = store
-        self._reporter = reporter
-        self._beam_args = beam_args
-        self._debug = debug
-        self._folder = folder
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self._imports = imports_of(spec, self.beam_args)
         self._passes = 0
         self._pass_folder = ""
         self._next_tick = 0.0
@@ -125,11 +119,11 @@ class LocalRunner:
             WorkerDiedError: Workers die repeatedly without progress, or a worker dies in transforms after the chain.
             LedgerbeamError: The error with which a worker or the listing ended the run.
         """
-        self._before = self._store.totals()
-        place = claim_place(self._store, self._folder, listed.run)
-        is_paid = self._spec.calls_are_async  # perhaps
-        self._sharing = Sharing(self._store, place, listed.run, workers=self._spec.workers, exclusive=is_paid)
-        self._limits = limit_shares(self._store, self._spec.limits) if is_paid else None
+        self._before = self.store.totals()
+        place = claim_place(self.store, self.folder, listed.run)
+        is_paid = self.spec.calls_are_async  # perhaps
+        self._sharing = Sharing(self.store, place, listed.run, workers=self.spec.workers, exclusive=is_paid)
+        self._limits = limit_shares(self.store, self.spec.limits) if is_paid else None
         try:
             self._run_all(listed)
             if self._audit is not None:
@@ -140,21 +134,21 @@ class LocalRunner:
             self._sharing.close()
             if self._limits is not None:
                 self._limits.close()
-                is_unused = self._store.totals().tasks > self._before.tasks and not self._limits.was_asked
-                if self._spec.limits and is_unused:
-                    self._reporter.warn("--rate and --budget limited nothing: no function called ledgerbeam.remember")
+                is_unused = self.store.totals().tasks > self._before.tasks and not self._limits.was_asked
+                if self.spec.limits and is_unused:
+                    self.reporter.warn("--rate and --budget limited nothing: no function called ledgerbeam.remember")
             with suppress(LedgerbeamError):  # as below
                 self._note_time("", listed.run)
-            if self._spec.profile is not None:
-                self._write_profile(self._spec.profile, listed.run)
-        if self._spec.has_downstream:  # no limit of tasks can have stopped it: own pipelines have none
+            if self.spec.profile is not None:
+                self._write_profile(self.spec.profile, listed.run)
+        if self.spec.has_downstream:  # no limit of tasks can have stopped it: own pipelines have none
             self._run_downstream(listed)
 
     def _run_all(self, listed: JobListing) -> None:
         """Run all waves. Then wait for tasks of other launchers, and run the tasks that they release."""
         left: list[Source] = []
-        listing, workers = self._listing(listed), self._spec.workers
-        for wave in gathered_waves(listing, self._spec.sources(), workers, lambda: self._left):
+        listing, workers = self._listing(listed), self.spec.workers
+        for wave in gathered_waves(listing, self.spec.sources(), workers, lambda: self._left):
             self.stopped = self.stopped or self._left == 0
             if self.stopped:
                 return
@@ -172,12 +166,12 @@ class LocalRunner:
             left = self._run_wave(self._unfinished(left, None), listed)
 
     def _prepare_audit(self, listed: JobListing) -> None:
-        share = self._spec.audit_share
+        share = self.spec.audit_share
         if share is None or self._audit is not None:
             return
-        folder, warn = self._folder.path, self._reporter.warn
-        spec = launched_job(self._spec, listed.run, self._reporter, folder)
-        self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn)
+        folder, warn = self.folder.path, self.reporter.warn
+        spec = launched_job(self.spec, listed.run, self.reporter, folder)
+        self._audit = RunAudit(spec, self.store, share, folder=folder, before=self._before, warn=warn)
         self._audit.prepare()
 
     def _wait_for_others(self, listed: JobListing) -> None:
@@ -192,7 +186,7 @@ class LocalRunner:
             if self._limits is not None:
                 self._limits.close()
             if not has_warned:
-                self._reporter.warn(f"{held.text()}; this launcher takes over tasks that they leave unfinished")
+                self.reporter.warn(f"{held.text()}; this launcher takes over tasks that they leave unfinished")
                 has_warned = True
             self._report("waiting", listed, held)
             time.sleep(PROGRESS_SECONDS)
@@ -203,7 +197,7 @@ class LocalRunner:
         if now < self._next_refresh and not at_once:
             return False
         self._next_refresh = now + REFRESH_SECONDS
-        self._store.refresh()
+        self.store.refresh()
         self._check_rejects()
         return True
 
@@ -218,10 +212,10 @@ class LocalRunner:
         """Estimate the number of tasks of a source from its size, for a compressed source after decompression."""
         held = source.size if source.members else self._expansion.held_bytes(source.url, source.size)
         known = source if held == source.size else dataclasses.replace(source, size=held)
-        return self._spec.sources().expected_tasks(known)
+        return self.spec.sources().expected_tasks(known)
 
     def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
-        found = look_at_files(sources, self._store)
+        found = look_at_files(sources, self.store)
         if is_first and self._audit is not None:
             self._audit.leave_out(found)
         if is_first:  # this run does not repeat tasks of earlier runs
@@ -240,17 +234,17 @@ class LocalRunner:
         """
         fruitless, is_first = 0, True
         while sources and not self.stopped:
-            before, records_before, failed = self._store.totals(), self._store.records(), self._failed()
+            before, records_before, failed = self.store.totals(), self.store.records(), self._failed()
             try:
                 end = self._pass(self._pending(sources, is_first=is_first), listed)
                 is_first = False
             except BudgetSpentError as spent:
                 end, self.stopped, self.spent = WaveEnd(), True, str(spent)
             finally:
-                self._store.refresh()
+                self.store.refresh()
                 self._note_committed()
-                fresh = self._store.totals().minus(before)
-                self.records = self.records.plus(self._store.records().since(records_before))
+                fresh = self.store.totals().minus(before)
+                self.records = self.records.plus(self.store.records().since(records_before))
             if self._left is not None:  # subtract the started tasks, or after a death, the ended ones
                 ended = fresh.tasks + max(0, self._failed() - failed)
                 self._left = max(0, self._left - ended if end.died else TaskBudget.below(self._pass_folder).left())
@@ -283,7 +277,7 @@ class LocalRunner:
 
     def _failed(self) -> int:
         """Return the number of failed tasks; 0 without a limit of tasks, because counting reads the whole ledger."""
-        return 0 if self._left is None else self._store.status()["tasks"]["failed"]
+        return 0 if self._left is None else self.store.status()["tasks"]["failed"]
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
         folder = self._new_folder(listed)
@@ -314,37 +308,37 @@ class LocalRunner:
     def _new_folder(self, listed: JobListing) -> str:
         """Create the folder of the next pass. Processes of the last pass may still use their folder."""
         self._passes += 1
-        folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
-        self._folder.check()
+        folder = self._pass_folder = os.path.join(self.folder.path, _NUMBERED.format(f"{self._passes:04d}"))
+        self.folder.check()
         with file_errors(folder):
             os.mkdir(folder, 0o700)
             os.mkdir(os.path.join(folder, _TMP), 0o700)
-            job = launched_job(self._spec, listed.run, self._reporter, folder)
+            job = launched_job(self.spec, listed.run, self.reporter, folder)
             dump_job_file(os.path.join(folder, _JOB), job)
         return folder
 
     def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:
         tmp = os.path.join(folder, _TMP)  # Beam leaves its own folder there when it is killed
-        arguments = [os.path.join(folder, _JOB), part, path, *self._beam_args]
-        environment = {**environment_of(self._spec), "TMPDIR": tmp}
-        wave = self._waves.start(self._imports, arguments, environment)
-        end = run_wave(wave, folder, on_tick=lambda: self._tick(listed, folder), debug=self._debug)
-        self._folder.check()
+        arguments = [os.path.join(folder, _JOB), part, path, *self.beam_args]
+        environment = {**environment_of(self.spec), "TMPDIR": tmp}
+        wave = self.waves.start(self._imports, arguments, environment)
+        end = run_wave(wave, folder, on_tick=lambda: self._tick(listed, folder), debug=self.debug)
+        self.folder.check()
         return end
 
     @property
     def _committed(self) -> str:
         """Path of the file with the tasks that all passes of the run have committed."""
-        return os.path.join(self._folder.path, "committed")
+        return os.path.join(self.folder.path, "committed")
 
     def _note_committed(self) -> None:
         """Store the tasks that a pass has committed, also tasks of dead workers, for the transforms after the chain."""
-        if self._spec.has_downstream and os.path.isdir(self._pass_folder):
-            with file_errors(self._folder.path):
-                dump_rows(self._committed, committed_notes(self._pass_folder, self._store), adds=True)
+        if self.spec.has_downstream and os.path.isdir(self._pass_folder):
+            with file_errors(self.folder.path):
+                dump_rows(self._committed, committed_notes(self._pass_folder, self.store), adds=True)
 
     def _run_downstream(self, listed: JobListing) -> None:
-        with file_errors(self._folder.path):
+        with file_errors(self.folder.path):
             dump_rows(self._committed, (), adds=True)
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
         if end.died:
@@ -363,55 +357,55 @@ class LocalRunner:
         pass, except those in `with_others`. Failures of earlier runs do not count: their tasks may no longer exist.
         """
         ids = [source.id for source in sources]
-        ended = self._store.completed_mask(ids)
+        ended = self.store.completed_mask(ids)
         if run is not None:
-            failed = self._store.failed_mask(ids, run)
+            failed = self.store.failed_mask(ids, run)
             had_their_turn = [has and known not in with_others for has, known in zip(failed, ids, strict=True)]
             ended = list(map(or_, ended, had_their_turn))
         return list(compress(sources, map(not_, ended)))
 
     def _record_deaths(self, end: WaveEnd) -> None:
-        quarantined = {mark.node for mark in self._store.record_deaths(end.marks)} if end.marks else set()
-        self._reporter.warn(f"{end.died}; starting again with what is left")
+        quarantined = {mark.node for mark in self.store.record_deaths(end.marks)} if end.marks else set()
+        self.reporter.warn(f"{end.died}; starting again with what is left")
         for mark in end.marks:
             if mark.node in quarantined:
-                self._reporter.warn(f"  quarantined, since its worker died {MAX_ATTEMPTS} times: {mark.name}")
+                self.reporter.warn(f"  quarantined, since its worker died {MAX_ATTEMPTS} times: {mark.name}")
             else:
-                deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
-                self._reporter.warn(f"  it was working on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
+                deaths = self.store.attempts(mark.source_id).get(mark.node, 0)
+                self.reporter.warn(f"  it was working on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
 
     def _check_rejects(self) -> None:
-        if self._spec.reject_limit is not None:
-            self._spec.reject_limit.check(self._store, ended=False)
+        if self.spec.reject_limit is not None:
+            self.spec.reject_limit.check(self.store, ended=False)
 
     def _note_set_ups(self, folder: str, run: str) -> None:
         found = self._set_ups_before.plus(reported_set_ups(folder))
         if found.times > self._set_ups.times:
             self._set_ups = found
-            self._store.note(run, found)
+            self.store.note(run, found)
 
     def _note_time(self, folder: str, run: str) -> None:
         """Record the time of workers: in all passes that have ended, and in the pass of this folder."""
         self._next_time = time.monotonic() + TIME_SECONDS
         found = WorkTime.summed([self._time, reported_times(folder)])
         if found.workers:
-            self._store.note(run, found)
+            self.store.note(run, found)
 
     def _write_profile(self, url: str, run: str) -> None:
         """Write the profiles of all workers, after success and failure."""
-        folders = sorted(glob(os.path.join(self._folder.path, _NUMBERED.format("*"))))
+        folders = sorted(glob(os.path.join(self.folder.path, _NUMBERED.format("*"))))
         # A process without stacks ended before any work.
         found = [row for folder in folders for row in read_reports(folder, PROFILE_SUFFIX) if row["stacks"]]
         if not found:
-            self._reporter.warn(f"{url}: the profile was not written, because no worker ran long enough")
+            self.reporter.warn(f"{url}: the profile was not written, because no worker ran long enough")
             return
         try:
-            refuse_no_profile(url, self._spec.storage_options)
-            publish_bytes(url, speedscope(found, f"{self._spec.command}, run {run}"), self._spec.storage_options)
+            refuse_no_profile(url, self.spec.storage_options)
+            publish_bytes(url, speedscope(found, f"{self.spec.command}, run {run}"), self.spec.storage_options)
         except LedgerbeamError as error:  # the work is done, and recorded
-            self._reporter.warn(f"the profile was not written: {error}")
+            self.reporter.warn(f"the profile was not written: {error}")
             return
-        self._reporter.warn(f"profile: {url} ({count(len(found), 'worker')}); open it at https://www.speedscope.app")
+        self.reporter.warn(f"profile: {url} ({count(len(found), 'worker')}); open it at https://www.speedscope.app")
 
     def _tick(self, listed: JobListing, folder: str) -> None:
         now, board = time.monotonic(), self._board
@@ -432,15 +426,15 @@ class LocalRunner:
         self._report(self._stage(folder), listed)
 
     def _stage(self, folder: str) -> Stage:
-        if self._store.totals().tasks > self._before.tasks or has_tasks_in_work(folder):
+        if self.store.totals().tasks > self._before.tasks or has_tasks_in_work(folder):
             return "working"
         return "indexing" if os.path.exists(os.path.join(folder, STARTED)) else "starting workers"
 
     def _report(self, stage: Stage, listed: JobListing, held: WaitingTasks | None = None) -> None:
-        done = self._store.totals().minus(self._before)
+        done = self.store.totals().minus(self._before)
         now = RunProgress(
             stage=stage,
-            sources_done=self._store.completed_count(),
+            sources_done=self.store.completed_count(),
             sources=listed.found,
             skipped=listed.skipped,
             is_listed=listed.finished,
@@ -449,8 +443,8 @@ class LocalRunner:
             expected=self._expected,
             seconds=0.0 if self._started_at is None else time.monotonic() - self._started_at,
             elsewhere="" if held is None else held.text(),
-            failed=self._store.failure_count(),
+            failed=self.store.failure_count(),
             least=self._last_share,
         )
         self._last_share = now.share or self._last_share
-        self._reporter.update(now)
+        self.reporter.update(now)

@@ -274,14 +274,9 @@ def run_job(
 
 def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:
     """Audit the tasks of a run on another runner than the local one."""
-    share = spec.audit_share
-    if share is None:
+    if (share := spec.audit_share) is None:
         return
-    audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn)
-    try:
-        audit.settle_listed()
-    finally:
-        audit.end()
+    RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn).settle_listed()
 
 
 def _recorded(listed: JobListing, store: LedgerStore, run: str) -> Totals:

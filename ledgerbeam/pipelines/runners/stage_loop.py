@@ -101,22 +101,22 @@ class PreparedCall:
             return StageLoop(self.job, self.how, console, beam_args, used).run()
 
 
+@dataclass(eq=False)
 class StageLoop:
     """One run of all stages of a job, and its result."""
 
-    # Set after the stages.
-    _job: JobSpec  # the job that ran last
-    _store: LedgerStore  # its ledger
-    _outcome: RunOutcome  # outcome of the job
+    job: JobSpec
+    how: RunOptions
+    console: RunConsole
+    beam_args: Sequence[str]
+    waves: Waves
 
-    def __init__(
-        self, job: JobSpec, how: RunOptions, console: RunConsole, beam_args: Sequence[str], waves: Waves
-    ) -> None:
-        self._how = how
-        self._console = console
-        self._beam_args = beam_args
-        self._waves = waves
-        plan = job.plan()
+    def __post_init__(self) -> None:
+        # The job that ran last, its ledger, and its outcome. They are set after the stages.
+        self._job: JobSpec
+        self._store: LedgerStore
+        self._outcome: RunOutcome
+        plan = self.job.plan()
         self._last = plan[-1]
         self._readers = [stage for stage in plan if not stage.inputs()]
         self._has_stages = len(plan) > 1
@@ -140,7 +140,7 @@ class StageLoop:
             JobInterrupt: Ctrl-C ended the run.
             LedgerError: Sources are open although nothing has failed.
         """
-        with self._console.progress():
+        with self.console.progress():
             for stage in self._readers:  # a wrong pattern is an error before anything is created
                 self._pages[stage.job.ledger] = self._list(stage.job)
             self._begin(self._open(self._last))
@@ -155,24 +155,24 @@ class StageLoop:
         if self._has_stages:
             self._sum_stages()
         result = self._result()
-        self._console.ended(result)
+        self.console.ended(result)
         for line in self._lines():
-            self._console.warn(line)
+            self.console.warn(line)
         if self._outcome.interrupted:
             tasks = self._outcome.status["tasks"]["done"]
             raise JobInterrupt(f"interrupted after {count(tasks, 'task')}; run the same call again to resume", result)
         for line in self._left():
-            self._console.warn(line)
+            self.console.warn(line)
         return result
 
     def _begin(self, last: Stage) -> None:
-        opened, how = self._opened[last.job.ledger], self._how
+        opened, how = self._opened[last.job.ledger], self.how
         url, store, options = last.job.ledger, opened.store, last.job.storage_options
         state = opened.state
         if self._has_stages and state != "new":
             state = f"resuming: {stages_line({**stage_ledgers(store, options), last.name: store})}"
         shown = os.path.relpath(url) if is_local(url) and not how.ledger else url
-        self._console.say(f"ledger: {shown} ({state})")
+        self.console.say(f"ledger: {shown} ({state})")
         if how.only_failed is not None:
             claim.require_failed(every_ledger(store, options), how.only_failed)
 
@@ -204,7 +204,7 @@ class StageLoop:
         if job.ledger not in self._stages:
             if job.output is not None and job.output.startswith(f"{self._last.job.output}/"):
                 refuse_links(str(self._last.job.output), [job.output])
-            opened = claim.open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
+            opened = claim.open_job(job, self.how.on_job_change, self.how.existing, self.console.say)
             opened.job.require_sources(opened.store)
             if opened.owner is not None and opened.owner.is_alone:
                 self._writers.add(opened.store.ledger_id())
@@ -220,23 +220,23 @@ class StageLoop:
         inputs = [self._done[one.job.ledger] for one in stage.inputs()]
         self._mark_unused(stage)
         if inputs and job.keeps_shards:
-            warn_of_lost(forget_lost(job, store), self._console)
+            warn_of_lost(forget_lost(job, store), self.console)
         sources = stage.sources(store, self._done, self._list)
         if not sources.is_settled:
             if self._forget_lost(stage, sources, inputs):
                 return None
-            sources.settle(self._console.say)
+            sources.settle(self.console.say)
         outcome = self._run(stage, sources)
         sources.check(store, is_complete=outcome.is_complete, has_run=outcome.done.tasks > 0)
         if outcome.is_complete:
             self._done[job.ledger] = FinishedStage(sources.job, store, sources)
             if outcome.done.tasks:
                 for doubt in sources.job.doubts(store):
-                    self._console.warn(doubt)
-            if not self._how.keep_runs:
+                    self.console.warn(doubt)
+            if not self.how.keep_runs:
                 sources.remove_inputs(self._writers)
         elif stage.target:
-            self._console.warn(f"{stage.target}: nothing is written there before the first stage is complete")
+            self.console.warn(f"{stage.target}: nothing is written there before the first stage is complete")
         return outcome
 
     def _mark_unused(self, stage: Stage) -> None:
@@ -260,7 +260,7 @@ class StageLoop:
         lost = sum(forget_lost(one.job, one.store) for one in inputs)
         if lost:
             if text := sources.lost_text(lost):
-                self._console.warn(text)
+                self.console.warn(text)
             self._repaired = {ledger, *(self._repaired - self._done.keys())}
             self._done.clear()
         return lost > 0
@@ -270,11 +270,11 @@ class StageLoop:
         if job.ledger in self._pages:
             return self._pages.pop(job.ledger)
         left_out = self._left_out[job.sources().names] = LeftOut()
-        return listed_pages(job, self._console.say, left_out)
+        return listed_pages(job, self.console.say, left_out)
 
     def _run(self, stage: Stage, sources: StageSources) -> RunOutcome:
         """Run the tasks of a stage: the selection of a partial run, or all open tasks."""
-        job, opened, how = sources.job, self._opened[stage.job.ledger], self._how
+        job, opened, how = sources.job, self._opened[stage.job.ledger], self.how
         store = opened.store
         only: frozenset[bytes] | None = None
         asked: dict[str, str] | None = None
@@ -287,15 +287,15 @@ class StageLoop:
             asked = claim.partial_run(store, "rejected", how.only_rejected)
             only = claim.withdraw_rejected(store, how.only_rejected)
         self._is_partial = only is not None
-        console = self._console
+        console = self.console
         if self._has_stages:
             status, state = store.status(), "new"
             if any(status["sources"].values()):
                 state = f"{'complete' if status['complete'] else 'resuming'}, {stage_tasks(store)} tasks done"
             console.say(f"{stage.name}: {state}")
             console = PartConsole(console, stage.name)
-        shared: dict[str, Any] = {"waves": self._waves, "owner": opened.owner, "debug": how.debug}
-        pages, args = sources.pages(), self._beam_args
+        shared: dict[str, Any] = {"waves": self.waves, "owner": opened.owner, "debug": how.debug}
+        pages, args = sources.pages(), self.beam_args
         outcome = run_job(job, store, pages, console, args, **shared, force=how.force, only=only, asked=asked)
         self._outcomes[job.ledger] = outcome
         self._ran.append(outcome)
@@ -311,11 +311,11 @@ class StageLoop:
 
     def _remove_gone(self) -> None:
         """Remove the outputs of missing sources, if the job or the user asks for it."""
-        if not (self._how.withdraws or self._job.removes_gone):
+        if not (self.how.withdraws or self._job.removes_gone):
             return
         removed = remove_gone(self._job, self._store)
         if removed and not self._job.removes_gone:
-            self._console.say(f"removed {count(removed, 'output')} of missing sources")
+            self.console.say(f"removed {count(removed, 'output')} of missing sources")
         if removed:
             self._outcome = replace(self._outcome, status=self._store.status())
 
@@ -327,14 +327,14 @@ class StageLoop:
             return
 
         def rewrite(lost: int) -> bool:
-            warn_of_lost(lost, self._console)
-            shared: dict[str, Any] = {"waves": self._waves, "owner": opened.owner, "debug": self._how.debug}
-            with self._console.progress():
-                pages = listed_pages(job, self._console.say)
-                self._outcome = run_job(job, self._store, pages, self._console, self._beam_args, **shared)
+            warn_of_lost(lost, self.console)
+            shared: dict[str, Any] = {"waves": self.waves, "owner": opened.owner, "debug": self.how.debug}
+            with self.console.progress():
+                pages = listed_pages(job, self.console.say)
+                self._outcome = run_job(job, self._store, pages, self.console, self.beam_args, **shared)
             return self._outcome.is_complete
 
-        self._made = product.make(job, self._store, rewrite=rewrite, say=self._console.say)
+        self._made = product.make(job, self._store, rewrite=rewrite, say=self.console.say)
 
     def _count_sources_of_readers(self) -> None:
         """Set the sources of the outcome of an exchange to the sources of the stages that read them."""
@@ -378,7 +378,7 @@ class StageLoop:
 
     def _summary(self) -> dict[str, Any]:
         product, outcome = self._job.product(), self._outcome
-        nulled, is_listed_here = count_nulled(self._store), is_local_runner(self._beam_args)
+        nulled, is_listed_here = count_nulled(self._store), is_local_runner(self.beam_args)
         return {
             "ledger": self._last.job.ledger,
             "output": self._job.output,
@@ -400,7 +400,6 @@ class StageLoop:
         }
 
     def _lines(self) -> Iterator[str]:
-        """Yield messages about rejected records and failed tasks."""
         status, ledger = self._outcome.status, shlex.quote(self._last.job.ledger)
         if rejected := sum(status["records"]["rejected"].values()):
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"

@@ -47,14 +47,14 @@ FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
 
 
+@dataclass(eq=False)
 class Waves:
     """Starts the waves of a call from a fork server, which imports the clients of `schemes`. `with` ends the server."""
 
-    def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
-        self._log_level = log_level
-        self._schemes = schemes
-        self._server: ServerProcess | None = None
-        self._imports = ""
+    log_level: str
+    schemes: Sequence[str] = ()
+    _server: ServerProcess | None = None
+    _imports: str = ""
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class Waves:
             self._server = None
         if self._server is None:
             self._imports = imports
-            arguments = [imports, self._log_level, *self._schemes]
+            arguments = [imports, self.log_level, *self.schemes]
             self._server = ServerProcess("ledgerbeam.pipelines.runners.wave", arguments)
         return self._server
 

@@ -49,7 +49,7 @@ class SimulatedRunner(LocalRunner):
     """The local runner, with actors in the place of a wave's processes."""
 
     def _pass(self, sources: Sequence[PendingSource], listed: Any) -> WaveEnd:
-        return _world().wave(self._spec, listed.run, sources)
+        return _world().wave(self.spec, listed.run, sources)
 
 
 class _Found(PipelineVisitor):

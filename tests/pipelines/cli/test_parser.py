@@ -31,7 +31,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 def test_the_page_begins_with_the_synopsis_that_help_prints() -> None:
     block = blocks(PAGE, "text")[0][1]
-    expected = build_parser(brief=True).synopsis().rstrip("\n") + "\n"
+    expected = build_parser().synopsis().rstrip("\n") + "\n"
     assert block == expected, f"docs/command-line.md: put this into its first block:\n{expected}"
     assert expected in build_parser().format_help()
     assert max(map(len, expected.splitlines())) <= 120

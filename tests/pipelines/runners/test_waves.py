@@ -15,7 +15,7 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
-from ledgerbeam.pipelines.dedup.exact import _RemainingFiles
+from ledgerbeam.pipelines.dedup.exact import FilesWithLists
 from ledgerbeam.pipelines.jobs.map import MapJob, MappedFunction
 from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
@@ -26,6 +26,7 @@ from ledgerbeam.pipelines.runners.waves import (
     indexed_bytes,
     require_descriptors,
 )
+from ledgerbeam.sources.listed import RemainingSources
 from tests.cases import each
 from tests.disk import no_larger_than
 
@@ -83,7 +84,9 @@ def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest
 
 
 def test_a_file_with_its_list_is_no_pack() -> None:
-    files = _RemainingFiles(task_bytes=100, tables=SliceTables("/work", "runs"), url="/work/lists")
+    files = FilesWithLists(
+        task_bytes=100, tables=SliceTables("/work", "runs"), url="/work/lists", kind=RemainingSources
+    )
     one, *more = (Source(f"/in/{number}.jsonl", 200, "1") for number in range(4))
     alone, listed, packed = one, Source.pack([one, more[0]]), Source.pack([one, *more])
     assert [files.indexed_bytes(source) for source in (alone, listed, packed)] == [200, 400, 0]

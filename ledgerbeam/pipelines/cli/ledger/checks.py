@@ -145,8 +145,6 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
         except NonDeterministicTaskError:
             if not args.json:
                 raise
-        finally:
-            run.end()
     found = run.found
     if not found.tasks:
         why = "no task is finished, or the sources have changed"

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -133,15 +133,15 @@ def _stage_line(found: Mapping[str, Any]) -> str:
     return f"{state}; {count(tasks['done'], 'task')} done, {tasks['failed']:,} failed"
 
 
+@dataclass(eq=False)
 class _WatchedLedger:
     """Repeated views of one ledger."""
 
-    def __init__(self, store: LedgerStore) -> None:
-        self.store = store
-        self._sightings = Sightings()
-        self._claims: Sequence[Claims] = ()
-        self._next_claims = 0.0
-        self._is_first = True  # the ledger was opened, and so refreshed, just now
+    store: LedgerStore
+    _sightings: Sightings = field(default_factory=Sightings)
+    _claims: Sequence[Claims] = ()
+    _next_claims: float = 0.0
+    _is_first: bool = True  # the ledger was opened, and so refreshed, just now
 
     def look(self) -> LedgerState:
         if not self._is_first:
