@@ -423,7 +423,7 @@ def test_sources_without_records_make_an_empty_dataset(workspace: Workspace) -> 
         (("--eod", "x", "--no-append-eod"), "give one of the two"),
         (("--special-tokens", "token"), "has no special tokens"),
         (("--on-error", "reject:x"), "expected fail, reject"),
-        (("--key", "a", "--key", "a"), "each once"),
+        (("--key", "a", "--key", "a"), "expected different names"),
         (("--output", "out/"), "found a folder"),
     ],
 )

@@ -353,7 +353,7 @@ def test_failures_and_rejects_are_values(programs: Programs) -> None:
     assert rows[2]["stats"] == {"seen": 10}
     assert rows[2]["n"] == 2
     assert rows[3]["rows"] == [3, 4]
-    assert rows[3]["table"] == ["source", "reason", "error", "at", "file", "record", "start", "stop", "raw"]
+    assert rows[3]["table"] == ["source", "function", "reason", "error", "at", "file", "record", "start", "stop", "raw"]
     assert rows[3]["stats"] == {"seen": 10}
     assert rows[4]["tasks"] >= 1
     assert rows[4]["rejected"] == {"ValueError": 2}
