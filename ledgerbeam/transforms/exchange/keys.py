@@ -30,7 +30,7 @@ from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.tar.sample import KEY, Sample
 from ledgerbeam.results import Route
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
-from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.transforms.mapping.function import MapWithin
 from ledgerbeam.user_code.functions import reference_of
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
@@ -174,7 +174,7 @@ class RecordKeys:
         return lambda record: tuple([find(record) for find in fields])
 
 
-class SplitRecords(MapRecords):
+class SplitRecords(MapWithin):
     """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
 
     `keys` have the scheme ``hash``. `parts` are pairs of a name and a share; the part gets this share of the sum of all

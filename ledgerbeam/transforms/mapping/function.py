@@ -402,7 +402,16 @@ class MapRecords(FunctionOfTask):
         return RecordMapping(rules, task, collected, cut_up)
 
 
-class ConvertRecords(MapRecords):
+class MapWithin(MapRecords):
+    """Maps records with a function of the library. It is not async, and not called in another process."""
+
+    is_async = False
+
+    def isolated(self) -> Self:
+        return self
+
+
+class ConvertRecords(MapWithin):
     """A conversion of one record, by its name in `io.conversion`, as a function of one task, for `ProcessTask`."""
 
     def __init__(self, conversion: str, output_format: str | Format) -> None:

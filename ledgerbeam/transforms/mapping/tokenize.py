@@ -11,14 +11,14 @@ from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens, TextTokens, Tokenizer, read_tokenizer
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.sources.forms import OnError
-from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.transforms.mapping.function import MapWithin
 from ledgerbeam.user_code.functions import made_of
 from ledgerbeam.user_code.guards import describe_error, is_interrupt, message_of
 from ledgerbeam.user_code.loading import Reference, import_function
 from ledgerbeam.user_code.objects import ReadyObject
 
 
-class TokenizeRecords(MapRecords):
+class TokenizeRecords(MapWithin):
     """A function of one task, for `ProcessTask`: make one document per key from each record.
 
     A document is a list of token sequences. The value of a key is a text or a list of texts; each text becomes one

@@ -657,7 +657,7 @@ MEASURED = """
 import resource, sys
 from ledgerbeam.ledger.model.identity import source_id
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.store import Failure
+from ledgerbeam.ledger.model.rows import Failure
 from ledgerbeam.ledger.model.task import Source
 
 def peak():

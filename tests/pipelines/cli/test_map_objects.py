@@ -293,3 +293,34 @@ def test_a_launcher_that_is_killed_has_noted_set_ups_by_then(place: Workspace) -
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
     assert status(place)["last_run"]["set_ups"]["times"] == 1
+
+
+DYING = """
+import os, signal
+
+def key(record):
+    if record["id"] == 7 and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record["id"] % 3
+
+def texts(text):
+    return [text[: 3 + key({"id": int(text.split()[1])})]]
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("split", "--by", "dying:key", "--parts", "3", "--to", "jsonl", "--output", "out"),
+        ("tokenize", "--tokenizer", "bytes", "--split-sentences", "dying:texts", "--output", "out/all"),
+    ],
+)
+def test_a_worker_that_dies_in_a_function_of_a_command_is_replaced(
+    workspace: Workspace, command: tuple[str, ...]
+) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    (workspace.root / "dying.py").write_text(DYING)
+    ran = workspace.run(*command, "in/*.jsonl", "--ledger", "L", "--task-bytes", "200", status=0)
+    assert (workspace.root / "died").exists()
+    assert "was killed by SIGKILL" in ran.err
