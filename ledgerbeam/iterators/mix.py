@@ -211,9 +211,11 @@ class _TokenMux(OrderedNode, Mux):
             raise UsageError("Mux: seed and stop_early are for weights in items; leave them out")
         OrderedNode.__init__(self, shuffle=False, seed=0)
         Mux.__init__(self, *sources, temperature=temperature, **others)
-        phases: Any = weights
-        if weights is None or not all(isinstance(phase, Sequence) for phase in weights):
-            phases = [(0, self.weights if weights is None else weights)]
+        phases: Any = [(0, self.weights if weights is None else weights)]
+        if weights is not None and any(isinstance(phase, Sequence) for phase in weights):
+            phases = weights
+        if not all(map(_is_phase, phases)):
+            raise UsageError(f"Mux: expected a weight for each source, or pairs of tokens and weights, found {weights}")
         starts = [start for start, _ in phases]
         if starts[0] != 0 or sorted({*starts}) != starts:
             raise UsageError(f"Mux: expected a schedule that starts at 0 tokens and ascends, found starts {starts}")
@@ -265,6 +267,12 @@ class _TokenMux(OrderedNode, Mux):
 
     def parameters(self) -> dict[str, Any]:
         return {"phases": [[start, weights] for start, weights in self.phases]}
+
+
+def _is_phase(phase: Any) -> bool:
+    if not isinstance(phase, Sequence) or len(phase) != 2:
+        return False
+    return isinstance(phase[0], int) and isinstance(phase[1], (Sequence, np.ndarray))
 
 
 class _Drawn:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.megatron.packs import FIELDS, PackReader
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.iterators.indexed import Records
@@ -78,11 +79,14 @@ def stack_packs(packs: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
     Arrays as long as a pack get the shape `(packs, length)`, without a copy if the packs were read one after the other.
     `cu_seqlens` are the bounds of the pieces in the batch as one sequence. Other arrays are concatenated.
     """
+    if not packs:
+        raise UsageError("stack_packs: expected packs, found none")
     found: dict[str, NDArray[Any]] = {}
     for name, first in packs[0].items():
         rows = [pack[name] for pack in packs]
         if name == "cu_seqlens":
-            parts = [row[number > 0 :] + number * row[-1] for number, row in enumerate(rows)]
+            starts = np.cumsum([0, *(row[-1] for row in rows)])
+            parts = [row[number > 0 :] + start for number, (row, start) in enumerate(zip(rows, starts, strict=False))]
             found[name] = np.concatenate(parts).astype(first.dtype)
         elif name in ("documents", "starts"):
             found[name] = np.concatenate(rows)
@@ -92,10 +96,16 @@ def stack_packs(packs: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _adjacent(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return rows as one array: a view, if they are consecutive rows of one array."""
-    base, size = rows[0].base, rows[0].nbytes
+    """Return rows as one array: a view, if they are consecutive parts of one array."""
+    first, base = rows[0], rows[0].base
     places = [row.__array_interface__["data"][0] for row in rows]
-    if base is None or any(row.base is not base for row in rows) or np.ptp(np.diff(places, append=places[-1] + size)):
+    if (
+        not isinstance(base, np.ndarray)
+        or not base.flags.c_contiguous
+        or any(row.base is not base or not row.flags.c_contiguous for row in rows)
+        or any((row.ndim, row.shape, row.dtype) != (1, first.shape, base.dtype) for row in rows)
+        or np.ptp(np.diff(places, append=places[-1] + first.nbytes))
+    ):
         return np.stack(rows)
-    start = (places[0] - base.__array_interface__["data"][0]) // rows[0].itemsize
-    return base.reshape(-1)[start : start + len(rows) * len(rows[0])].reshape(len(rows), -1)
+    start = (places[0] - base.__array_interface__["data"][0]) // first.itemsize
+    return base.reshape(-1)[start : start + len(rows) * len(first)].reshape(len(rows), -1)

@@ -85,6 +85,8 @@ class _DocumentFile(SourceKind):
         count = index.layout.documents
         marks = np.arange(0, source.size, limits.task_bytes or max(1, source.size))
         first = index.documents[:-1].searchsorted(index.pointers.searchsorted(marks)) if count else marks[:0]
+        if index.layout.dtype.kind not in "iu":
+            raise SourceError(f"{source.url}: expected tokens that are integers, found {index.layout.dtype}")
         self._refuse_second_end(source, count)
         return Cut(source, list(pairwise(np.unique(np.append(first, [0, count])).tolist())))
 

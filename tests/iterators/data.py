@@ -24,6 +24,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
 from ledgerbeam.ledger import NoneTask, Source
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.sources.documents import DocumentSources
 from ledgerbeam.sources.kind import TaskLimits, TaskReader
 from ledgerbeam.sources.listing import stat_source
@@ -282,7 +283,7 @@ def write_packs(
             (file,) = PacksEncoder({"length": work.length, "eod": eod}).of_task(task).encode(packs)
             name = f"{Path(prefix).name}-{task.start:010d}.arrow"
             publish_bytes(f"{folder}/{name}", file.data, options)
-            digest = hashlib.sha256(file.data).hexdigest()
+            digest = content_checksum([file.data])
             rows.append((name.encode(), file.records, digest, source.url.encode(), source.version))
     write_pack_catalog(str(folder), rows, options)
     return str(folder)

@@ -239,7 +239,8 @@ def test_weights_follow_a_schedule_of_tokens(tmp_path: Path) -> None:
     assert given[0, 1] == 0
     assert abs(given[1, 0] - given[1, 1]) <= 64
     assert abs(3 * given[2, 0] - given[2, 1]) <= 4 * 64
-    for wrong in ([(5, [1, 1])], [(0, [1, 1]), (0, [1, 1])], [(0, [0, 0]), (9, [1, 1])], [1, 0], [1]):
+    wrong: Any
+    for wrong in ([(5, [1, 1])], [(0, [1, 1]), (0, [1, 1])], [(0, [0, 0]), (9, [1, 1])], [1, 0], [1], [], [(0, 1)]):
         with pytest.raises(UsageError, match="Mux: expected"):
             Mux(Packed(at[0]), Packed(at[1]), weights=wrong, weights_in="tokens")
     with pytest.raises(UnsupportedShapeError, match="numbers of tokens"):
@@ -289,9 +290,15 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         Packed(str(tmp_path))
     with pytest.raises(UsageError, match="expected fields of tokens, positions"):
         Packed(packs, fields=["token"])
-    for wrong in ({"pad": 1.5}, {"pad": -1, "dtype": "uint16"}, {"dtype": "float32"}, {"dtype": "words"}):
-        with pytest.raises(UsageError, match=r"expected (as pad|a dtype)"):
+    for wrong in (
+        *({"pad": 1.5}, {"pad": 2**40, "dtype": "int32"}, {"pad": -1, "dtype": "uint16"}),
+        *({"dtype": "float32"}, {"dtype": "words"}, {"fields": ()}),
+    ):
+        with pytest.raises(UsageError, match=r"expected (as pad|a dtype|fields)"):
             Packed(packs, **wrong)
+    assert not len(Packed(packs).records.sizes([]))
+    swapped = next(iter(Packed(packs, dtype=">i4")))["tokens"]
+    assert swapped.tolist() == next(iter(Packed(packs)))["tokens"].tolist()
     assert Packed(packs).records.sizes([0, -1]).tolist() == Packed(packs).records.sizes(np.array([0, -1])).tolist()
     with pytest.raises(UsageError, match="int8 cannot hold its tokens, of uint16"):
         next(iter(Packed(packs, dtype="int8")))
@@ -299,10 +306,12 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         Packed(packs).records[3]
     with pytest.raises(SourceError, match="document 2 ends with token 43 already; leave --eod out"):
         write_packs(tmp_path / "twice", [prefix], PackDocuments(16, adds_eod=True), eod=43)
+    with pytest.raises(SourceError, match="expected tokens that are integers, found float32"):
+        write_packs(tmp_path / "real", [write_documents(tmp_path / "real", [5], dtype="float32")], PackDocuments(16))
     small = write_packs(tmp_path / "small", [prefix], PackDocuments(8))
     name = next(name for name in os.listdir(small) if name.startswith("d"))
     shutil.copy(f"{small}/{name}", f"{packs}/{name}")
-    with pytest.raises(ChangedSourceError, match="is not the file of its catalog"):
+    with pytest.raises(ChangedSourceError, match="changed since the packs were opened"):
         next(iter(Packed(packs)))
 
 
@@ -346,3 +355,31 @@ def test_packs_of_a_store_are_those_of_a_disk_and_tokens_of_blocks_are_read_once
     faulty_s3.clear()
     Packed(stored, options=faulty_s3.options).records[5]
     assert faulty_s3.count("GET") < 8  # of catalog, packs and near ranges
+
+
+def test_packs_that_are_no_neighbours_are_copied(tmp_path: Path) -> None:
+    numbers = np.arange(64)
+    for rows in (
+        [numbers[::2]],
+        [numbers[:16][::-1], numbers[16:32][::-1]],
+        [numbers[:8].view(np.int32), numbers[8:16].view(np.int32)],
+        [numbers[:16].reshape(4, 4), numbers[16:32].reshape(4, 4)],
+    ):
+        found = stack_packs([{"tokens": row} for row in rows])["tokens"]
+        assert found.dtype == rows[0].dtype
+        assert found.tolist() == [row.tolist() for row in rows]
+    bounds = stack_packs([{"cu_seqlens": np.array(one, np.int32)} for one in ([0, 32], [0, 26, 64])])["cu_seqlens"]
+    assert bounds.tolist() == [0, 32, 58, 96]
+    with pytest.raises(UsageError, match="found none"):
+        stack_packs([])
+
+
+def test_packs_made_again_under_an_open_reader_are_refused(tmp_path: Path) -> None:
+    prefix = write_documents(tmp_path / "d", [10] * 20)
+    packs = write_packs(tmp_path / "packs", [prefix], PackDocuments(10))
+    before = Packed(packs)
+    write_documents(tmp_path / "d", [9] * 20)
+    write_packs(tmp_path / "packs", [prefix], PackDocuments(10))
+    with pytest.raises(ChangedSourceError, match="open them again"):
+        next(iter(before))
+    assert len(next(iter(Packed(packs)))["documents"]) == 1

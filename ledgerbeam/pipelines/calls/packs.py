@@ -88,6 +88,8 @@ def _build_pack(values: Values) -> Runnable:
         raise UsageError("--longest cut: concat cuts documents at the ends of packs only; leave --longest out")
     if values.length >= 2**31:
         raise UsageError(f"--length {values.length}: expected at most 2,147,483,647 tokens; give a smaller number")
+    if values.eod is not None and values.eod >= 2**31:
+        raise UsageError(f"--eod {values.eod}: expected the ID of a token, at most 2,147,483,647")
     files = file_sources(
         [f"{dataset_prefix(prefix)}.bin" for prefix in values.patterns],
         None,

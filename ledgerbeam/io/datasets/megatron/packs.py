@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from blake3 import blake3
 from numpy.typing import DTypeLike, NDArray
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UsageError
@@ -161,22 +163,23 @@ class PackReader:
     ) -> None:
         self.url = canonical_url(url).rstrip("/")
         self.options = options
-        self.fields = tuple(fields)
+        self.fields = (fields,) if isinstance(fields, str) else tuple(fields)
         try:
-            self.dtype = np.dtype(dtype)
-            self._require_token(pad, "pad")
+            self.dtype = np.dtype(dtype).newbyteorder("=")
+            np.iinfo(self.dtype)
         except (TypeError, ValueError):
             raise UsageError(f"{self.url}: expected a dtype of integers, found {dtype!r}") from None
+        self._require_token(pad, "pad")
         self.pad = self.dtype.type(pad)
         self.datasets = None if datasets is None else canonical_url(datasets).rstrip("/")
-        if unknown := [name for name in self.fields if name not in FIELDS]:
-            raise UsageError(f"{self.url}: expected fields of {', '.join(FIELDS)}, found {unknown[0]!r}")
+        if not self.fields or not {*FIELDS}.issuperset(self.fields):
+            raise UsageError(f"{self.url}: expected fields of {', '.join(FIELDS)}, found {fields!r}")
         try:
             data = read_bytes(f"{self.url}/{CATALOG}", options)
         except SourceNotFoundError as error:
             raise SourceNotFoundError(
                 f"{self.url}: expected a folder of packs, with the file {CATALOG}, found none; give the output of a "
-                "complete ledgerbeam pack"
+                "complete ledgerbeam pack of documents with tokens"
             ) from error
         rows, facts = _read_arrow(data, f"{self.url}/{CATALOG}")
         self.length: int = facts["length"]
@@ -186,6 +189,7 @@ class PackReader:
         self.version = blake2b(data, digest_size=16).hexdigest()
         """Hash of the catalog, which covers all packs and the versions of their datasets."""
         self._files = [f"{self.url}/{_decoded(name)}" for name in rows.column("file").to_pylist()]
+        self._checksums: list[str] = rows.column("checksum").to_pylist()
         self.blocks: list[int] = rows.column("packs").to_pylist()
         self._ends = np.cumsum(self.blocks, dtype=np.int64)
         sources = [_decoded(name) for name in rows.column("source").to_pylist()]
@@ -201,7 +205,7 @@ class PackReader:
         return f"PackReader({self.url!r})"
 
     def _require_token(self, token: int, what: str) -> None:
-        """Raise UsageError for a token that the dtype cannot hold; ValueError for a dtype that is not of integers."""
+        """Raise UsageError for a token that the dtype cannot hold."""
         span = np.iinfo(self.dtype)
         if not isinstance(token, (int, np.integer)) or not span.min <= token <= span.max:
             raise UsageError(f"{self.url}: expected as {what} a number that {self.dtype} can hold, found {token!r}")
@@ -309,18 +313,19 @@ class PackReader:
         files = self._ends.searchsorted(numbers, "right")
         order = np.argsort(files, kind="stable")
         found = files[order]
-        edges = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1], [True])))
-        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        for start, stop in pairwise(np.flatnonzero(np.diff(found, prepend=-1, append=-1)).tolist()):
             places, file = order[start:stop], int(found[start])
             yield file, places, numbers[places] - (int(self._ends[file - 1]) if file else 0)
 
     def _open_file(self, number: int) -> _PackFile:
         url = self._files[number]
-        file = _PackFile(map_file(url) if is_local(url) else read_bytes(url, self.options), url)
-        found = len(file.tokens), file.facts["length"], file.facts["eod"]
-        if found != (self.blocks[number], self.length, self.eod):
-            raise ChangedSourceError(f"{url}: is not the file of its catalog; run the same ledgerbeam pack again")
-        return file
+        data = map_file(url) if is_local(url) else read_bytes(url, self.options)
+        if f"blake3:{blake3(data).digest()[:16].hex()}" != self._checksums[number]:
+            raise ChangedSourceError(
+                f"{url}: changed since the packs were opened; open them again, or if that does not help, run the same "
+                "ledgerbeam pack again"
+            )
+        return _PackFile(data, url)
 
     def _open_dataset(self, number: int) -> tuple[Any, int]:
         """Return the tokens of a dataset, `MappedTokens` or `RangedTokens`, and the size of a token in bytes."""
@@ -335,7 +340,10 @@ class PackReader:
 
     def _listed(self, facts: Mapping[str, Any]) -> FileInfo:
         """Return the properties of the `.bin` of a dataset. ChangedSourceError: it is not the dataset of the packs."""
-        remedy = "run the same ledgerbeam pack again, or restore the dataset"
+        remedy = (
+            "run the same ledgerbeam pack again, or restore the dataset; if it was removed on purpose, pack the others "
+            "into another folder"
+        )
         if self.datasets is not None:
             found = stat(f"{self.datasets}/{facts['path']}", self.options)
             if found.size != facts["size"]:
