@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ _DOWN = 10  # refused calls without a success, after which the service counts as
 _FIRST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # while the service is down, in seconds: each pause is twice as long
 _WORTH_WORDS = 4.0  # shortest pause that is logged, in seconds
 _LOOK_SECONDS = 1.0  # longest time between two checks whether a call may start
+_IDLE_SECONDS = 0.05  # time between two checks whether the calls in progress have ended
 
 _log = library_logger(__name__)
 
@@ -76,12 +77,9 @@ class Gate:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits
         self._turn = asyncio.Lock()
-        self._ended = asyncio.Event()  # set at the end of each call
         self._calls = 0  # in progress
         self._refused = 0  # calls since the last success
-        self._is_tried = False  # whether one call tries the service after a pause
         self._pause = 0.0  # length of the last pause that the service did not set
-        self._paused = 0.0  # time of the beginning of the last pause
         self._until = 0.0  # time of its end
         self._warned = -math.inf
 
@@ -89,26 +87,27 @@ class Gate:
         """Return the answer of a call, once it may start. If the service refuses it, call again."""
         wait = _FIRST_WAIT
         while True:
-            with waiting():
-                await self._admitted(tokens)
-            began, tries = time.monotonic(), self._is_down
-            self._is_tried, self._calls = self._is_tried or tries, self._calls + 1
-            try:
-                answer = await ask()
-                if began >= self._paused:
-                    self._resume()
-                return answer
-            except Unavailable as error:
-                if self.limits is not None:
-                    self.limits.give_back(tokens)
-                refused = error
-            finally:
-                self._calls -= 1
-                self._is_tried = self._is_tried and not tries
-                self._ended.set()
-            self._refused += 1
-            if self._is_down:
-                self._begin_pause(refused, began)
+            async with AsyncExitStack() as turn:
+                with waiting():
+                    await turn.enter_async_context(self._turn)
+                    await self._admitted(tokens)
+                if not (tries := self._is_down):  # else no other call starts until this one has ended
+                    await turn.aclose()
+                self._calls += 1
+                try:
+                    answer = await ask()
+                    if tries or not self._is_down:  # else the call was in progress when the pause began
+                        self._resume()
+                    return answer
+                except Unavailable as error:
+                    if self.limits is not None:
+                        self.limits.give_back(tokens)
+                    refused = error
+                finally:
+                    self._calls -= 1
+                self._refused += 1
+                if self._is_down:
+                    self._begin_pause(refused, is_new=tries or self._refused == _DOWN)
             with waiting():
                 await asyncio.sleep(wait if refused.retry_after is None else refused.retry_after)
             wait = min(2 * wait, _MOST_PAUSE)
@@ -116,29 +115,22 @@ class Gate:
     async def idle(self) -> None:
         """Wait until no call is in progress."""
         while self._calls:
-            self._ended.clear()
-            await self._ended.wait()
+            await asyncio.sleep(_IDLE_SECONDS)
 
     @property
     def _is_down(self) -> bool:
         return self._refused >= _DOWN
 
     async def _admitted(self, tokens: int | None) -> None:
-        async with self._turn:
-            while True:
-                wait = self._until - time.monotonic()
-                if wait <= 0 and self._is_down and self._is_tried:
-                    self._ended.clear()
-                    await self._ended.wait()
-                elif wait > 0 or (self.limits is not None and (wait := self.limits.take(tokens)) > 0):
-                    await asyncio.sleep(min(wait, _LOOK_SECONDS))
-                else:
-                    return
+        while (wait := self._until - time.monotonic()) > 0 or (
+            self.limits is not None and (wait := self.limits.take(tokens)) > 0
+        ):
+            await asyncio.sleep(min(wait, _LOOK_SECONDS))
 
-    def _begin_pause(self, error: Unavailable, began: float) -> None:
+    def _begin_pause(self, error: Unavailable, *, is_new: bool) -> None:
         now = time.monotonic()
-        if began >= self._paused:  # else the call was in progress when the pause began
-            self._pause, self._paused = min(max(2 * self._pause, _FIRST_PAUSE), _MOST_PAUSE), now
+        if is_new:
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _MOST_PAUSE)
         self._until = max(self._until, now + (self._pause if error.retry_after is None else error.retry_after))
         if self._until - now >= _WORTH_WORDS and now >= self._warned + _MOST_PAUSE:
             self._warned = now
@@ -155,7 +147,7 @@ class Waits:
     """The time that a call of a function has waited for its turn to ask, or for stored answers."""
 
     def __init__(self) -> None:
-        self._open = 0
+        self._open = 0  # waits: a function may wait for several answers at once
         self._since = 0.0
         self._seconds = 0.0
 
@@ -163,17 +155,10 @@ class Waits:
         """Return the time so far."""
         return self._seconds + (time.monotonic() - self._since if self._open else 0.0)
 
-    def begin(self) -> None:
-        """Begin to wait. A function may wait for several answers at once."""
-        if not self._open:
-            self._since = time.monotonic()
-        self._open += 1
-
-    def end(self) -> None:
-        """End a wait."""
-        if self._open == 1:
-            self._seconds = self.seconds()
-        self._open -= 1
+    def change(self, waits: int) -> None:
+        """Begin a wait (1), or end one (-1)."""
+        self._seconds, self._since = self.seconds(), time.monotonic()
+        self._open += waits
 
 
 class Answers(Protocol):
@@ -266,14 +251,12 @@ def answering(answers: Answers | None, waits: Waits | None = None) -> Iterator[N
 @contextmanager
 def waiting() -> Iterator[None]:
     """Measure the body as a wait of the running function."""
-    waits = _waits.get()
-    if waits is not None:
-        waits.begin()
+    waits = _waits.get() or Waits()
+    waits.change(1)
     try:
         yield
     finally:
-        if waits is not None:
-            waits.end()
+        waits.change(-1)
 
 
 @contextmanager

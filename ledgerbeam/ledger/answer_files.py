@@ -14,15 +14,15 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import blake2b
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 from ledgerbeam._base.process import library_logger
-from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.objects import ObjectFolder, list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish_bytes, remove_stale_temporaries
 from ledgerbeam.io.storage.urls import is_local
@@ -34,12 +34,14 @@ _log = library_logger(__name__)
 ENDING = ".answers"
 PACKED = "packed"  # folder of packed files
 ENTRY = struct.Struct("<16sI")  # key and bytes of an answer
+DAMAGED = "%s: damaged at byte %s; the calls whose answers were there are made again"
 _HEAD = struct.Struct("<8sII")  # a checksum of what follows; bytes of the compressed entries, and of the entries
 _SIZES = struct.Struct("<II")
 _MOST_BYTES = 2**29  # of a block; a larger size in a head is damage, or text of another file
 # ID of the source, first record of the task and one past its last; or the hash of a packed file
 _NAME = re.compile(rf"(?:([0-9a-f]{{32}})/(\d+)-(\d+)-|{PACKED}/)[0-9A-Za-z-]+\.answers")
 
+_THREADS = 16
 _READ_FILES, _READ_BYTES = 64, 64 * 2**20  # most files and bytes that are read at once
 _BLOCK_BYTES = 2**20  # of the entries in a block of a packed file
 _PACK_BYTES, _LAST_BLOCK = 64 * 2**20, 2**21  # size of a packed file, and room that its last block needs
@@ -99,13 +101,7 @@ class AnswersPlace:
         yield from self._read(group)
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        try:
-            found: Sequence[bytes | None] = read_many_files(
-                [f"{self.folder}/{name}" for name in names], dict(self.options)
-            )
-        except SourceNotFoundError:
-            found = [None] if len(names) == 1 else [data for name in names for _, data in self._read([name])]
-        yield from zip(names, found, strict=True)
+        return zip(names, ObjectFolder(self.folder, dict(self.options)).read(names), strict=True)
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
         """Yield source, key, answer and the stored bytes of its file, which are 0 for all but its first answer."""
@@ -182,7 +178,7 @@ class _Packing:
         self._begin()
 
     def _begin(self) -> None:
-        self._entries: list[tuple[bytes, bytes]] = []  # of the next block
+        self._entries: dict[bytes, bytes] = {}  # of the next block
         self._plain = self._size = 0  # bytes of these entries, and of the blocks
         self._blocks: list[bytes] = []
         self._keys: set[bytes] = set()
@@ -190,30 +186,29 @@ class _Packing:
 
     def add(self, name: str, data: bytes) -> None:
         """Add the answers of a file. A file with damage is left as it is."""
-        url = f"{self._place.folder}/{name}"
-        if any(not is_whole for _, _, is_whole in blocks_of(data, url)):
+        blocks = [plain for _, _, plain in blocks_of(data, f"{self._place.folder}/{name}")]
+        if None in blocks:
             return
-        for key, answer in entries_of(data, url):
-            if key in self._keys:
-                continue
-            self._keys.add(key)
-            self._entries.append((key, answer))
-            self._plain += ENTRY.size + len(answer)
-            if self._plain >= _BLOCK_BYTES:
-                self._cut()
-                if self._size > _PACK_BYTES - _LAST_BLOCK:
-                    self.publish()
+        for _, key, answer in chain.from_iterable(map(entries_in, blocks)):
+            if key not in self._keys:
+                self._keys.add(key)
+                self._entries[key] = answer
+                self._plain += ENTRY.size + len(answer)
+                if self._plain >= _BLOCK_BYTES:
+                    self._cut()
+                    if self._size > _PACK_BYTES - _LAST_BLOCK:
+                        self.publish()
         self._files[name] = digest_of(data)
 
     def _cut(self) -> None:
-        self._blocks.append(block_of(self._entries))
-        self._size += len(self._blocks[-1])
-        self._entries, self._plain = [], 0
+        if self._entries:
+            self._blocks.append(block_of([*self._entries.items()]))
+            self._size += len(self._blocks[-1])
+            self._entries, self._plain = {}, 0
 
     def publish(self) -> None:
         """Publish the packed file, and delete the files that it replaces."""
-        if self._entries:
-            self._cut()
+        self._cut()
         data = b"".join(self._blocks)
         name = f"{PACKED}/{digest_of(data).hex()}{ENDING}"
         if data:
@@ -222,6 +217,16 @@ class _Packing:
             fault_point("answers.packed")
         self._place.forget({one: digest for one, digest in self._files.items() if one != name})
         self._begin()
+
+
+def threads() -> ThreadPoolExecutor:
+    """Return the threads of this process that read and write answers."""
+    return _threads(os.getpid())
+
+
+@cache
+def _threads(_: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, "ledgerbeam-answers")
 
 
 def _codec() -> Any:
@@ -242,15 +247,12 @@ def _checksum(data: bytes) -> bytes:
     return blake2b(data, digest_size=8).digest()
 
 
-def is_whole(block: bytes) -> bool:
-    """Return whether a block has its checksum."""
-    return len(block) >= _HEAD.size and block[:8] == _checksum(block[8:])
-
-
-def plain_of(block: bytes) -> bytes:
-    """Return the entries of a whole block."""
-    _, _, size = _HEAD.unpack_from(block)
-    return _codec().decompress(memoryview(block)[_HEAD.size :], size, asbytes=True)
+def plain_of(block: bytes) -> bytes | None:
+    """Return the entries of a block; None without its checksum."""
+    if len(block) < _HEAD.size or block[:8] != _checksum(block[8:]):
+        return None
+    plain: bytes = _codec().decompress(memoryview(block)[_HEAD.size :], _HEAD.unpack_from(block)[2], asbytes=True)
+    return plain
 
 
 def _is_journal(url: str) -> bool:
@@ -258,26 +260,25 @@ def _is_journal(url: str) -> bool:
     return is_local(url) and os.path.basename(os.path.dirname(url)) != PACKED
 
 
-def blocks_of(data: bytes, url: str) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield the blocks of a file with their offsets, and whether they are whole. Damage is reported once."""
+def blocks_of(data: bytes, url: str) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield offset, size and entries of the blocks of a file; None for a damaged one. Damage is reported once."""
     at, has_warned = 0, False
     while at < len(data):
         _, size, _ = _HEAD.unpack(data[at : at + _HEAD.size].ljust(_HEAD.size, b"\0"))
         block = data[at : at + _HEAD.size + size]
         if at + _HEAD.size + size > len(data) and size < _MOST_BYTES and _is_journal(url):
             return  # cut off by a crash before anyone saw its answers, or not written yet
-        whole = is_whole(block)
-        if not whole and not has_warned:
+        if (plain := plain_of(block)) is None and not has_warned:
             has_warned = True
-            _log.warning("%s: damaged at byte %s; the calls whose answers were there are made again", url, at)
-        yield at, block, whole
+            _log.warning(DAMAGED, url, at)
+        yield at, len(block), plain
         at += _HEAD.size + size
 
 
-def entries_in(plain: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the place, key and answer of each entry."""
+def entries_in(plain: bytes | None) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield the place, key and answer of each entry of a block."""
     place = 0
-    while place < len(plain):
+    while plain and place < len(plain):
         key, length = ENTRY.unpack_from(plain, place)
         stop = place + ENTRY.size + length
         yield place, key, plain[stop - length : stop]
@@ -286,7 +287,6 @@ def entries_in(plain: bytes) -> Iterator[tuple[int, bytes, bytes]]:
 
 def entries_of(data: bytes, url: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and answers of a file. A damaged block is reported, and its calls are made again."""
-    for _, block, whole in blocks_of(data, url):
-        if whole:
-            for _, key, answer in entries_in(plain_of(block)):
-                yield key, answer
+    for _, _, plain in blocks_of(data, url):
+        for _, key, answer in entries_in(plain):
+            yield key, answer

@@ -14,11 +14,11 @@ import struct
 import tempfile
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from typing import Any, NamedTuple
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from functools import lru_cache
+from typing import Any
 
 from ledgerbeam._base.lazy import NDArray, asyncio, np
 from ledgerbeam._base.process import library_logger
@@ -26,13 +26,14 @@ from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger.answer_files import (
+    DAMAGED,
     ENTRY,
     PACKED,
     AnswersPlace,
     blocks_of,
     entries_in,
-    is_whole,
     plain_of,
+    threads,
 )
 from ledgerbeam.ledger.opening import sidecar_folder
 
@@ -43,14 +44,6 @@ _VERSION = b"answers1"
 _ROW = {"key": "<u8", "at": "<u8", "file": "<u4", "size": "<u4", "place": "<u4"}
 _ROWS = 2**20  # that are sorted at once
 _CACHED = 32  # decoded blocks
-_READERS = 16  # threads that read blocks
-
-
-class _Row(NamedTuple):
-    file: str  # name of the file
-    at: int  # offset of the block in the file
-    size: int  # bytes of the block
-    place: int  # of the answer among the decoded entries
 
 
 class _MappedIndex:
@@ -68,14 +61,18 @@ class _MappedIndex:
         self.rows = np.frombuffer(data, _row_type(), offset=_HEADER.size + size)
         self._keys = self.rows["key"]
 
-    def rows_of(self, key: bytes) -> Iterator[_Row]:
-        """Yield the rows that may have the answer of a request."""
+    def rows_of(self, key: bytes) -> Iterator[tuple[str, int, int, int]]:
+        """Yield the rows that may have the answer of a request.
+
+        A row is the name of a file, the offset and the bytes of a block in it, and the place of the answer among the
+        decoded entries.
+        """
         wanted = _beginning(key)
         for number in range(bisect_left(self._keys, wanted), len(self._keys)):
             found, at, file, size, place = self.rows[number].item()
             if found != wanted:
                 return
-            yield _Row(self.names[file], at, size, place)
+            yield self.names[file], at, size, place
 
     def between(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows with keys in a range."""
@@ -99,8 +96,7 @@ class AnswerIndex:
         self._path = os.path.join(self._home, "index")
         self._table: _MappedIndex | None = None
         self._changing = threading.Lock()
-        self._pool = ThreadPoolExecutor(_READERS, "ledgerbeam-answers")
-        self._blocks: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
+        self._blocks = lru_cache(_CACHED)(lambda *block: threads().submit(_read, place, *block))
 
     def update(self) -> None:
         """Read the index; the first time also index new files. Later it indexes files that were packed meanwhile."""
@@ -112,65 +108,36 @@ class AnswerIndex:
             elif any(name not in self._table.files for name in self._place.files(PACKED)):
                 self._table = self._synced()
 
-    def _renew(self, stale: _MappedIndex, gone: Collection[str]) -> _MappedIndex:
-        """Return the index without files that are gone, and with the files into which they were packed."""
+    def _renew(self, stale: _MappedIndex, gone: Collection[str]) -> None:
+        """Read the index without files that are gone, and with the files into which they were packed."""
         with self._changing:
-            if self._table is stale or self._table is None:
+            if self._table is stale:
                 self._table = self._synced(gone)
-            return self._table
 
     async def find(self, key: bytes) -> bytes | None:
         """Return the stored answer of a request; None without one."""
         if self._table is None:
-            await self._wait(self._pool.submit(self.update))
+            await _result(threads().submit(self.update))
         while table := self._table:
             gone: set[str] = set()
-            for row in table.rows_of(key):
+            for name, *block, place in table.rows_of(key):
+                reading = self._blocks(name, *block)
                 try:
-                    plain = await self._block(row)
+                    plain = await _result(reading)
                 except SourceNotFoundError:
-                    gone.add(row.file)
+                    gone.add(name)
                     continue
-                if plain[row.place : row.place + len(key)] == key:
-                    start = row.place + ENTRY.size
-                    return plain[start : start + ENTRY.unpack_from(plain, row.place)[1]]
+                finally:
+                    if reading.done() and reading.exception():
+                        self._blocks.cache_clear()
+                if plain[place : place + len(key)] == key:
+                    start = place + ENTRY.size
+                    found: bytes = plain[start : start + ENTRY.unpack_from(plain, place)[1]]
+                    return found
             if not gone:
                 break
-            await self._wait(self._pool.submit(self._renew, table, gone))
+            await _result(threads().submit(self._renew, table, gone))
         return None
-
-    async def _block(self, row: _Row) -> bytes:
-        """Return the decoded block of a row; empty for a damaged block."""
-        place = row.file, row.at
-        reading = self._blocks.get(place)
-        if reading is None:
-            reading = self._blocks[place] = self._pool.submit(self._read, row)
-            if len(self._blocks) > _CACHED:
-                self._blocks.popitem(last=False)
-        else:
-            self._blocks.move_to_end(place)
-        try:
-            return await self._wait(reading)
-        except BaseException:
-            if reading.done() and reading.exception():
-                self._blocks.pop(place, None)
-            raise
-
-    @staticmethod
-    async def _wait(future: Future[Any]) -> Any:
-        return future.result() if future.done() else await asyncio.shield(asyncio.wrap_future(future))
-
-    def _read(self, row: _Row) -> bytes:
-        url = f"{self._place.folder}/{row.file}"
-        with closing(RangeReader(url, dict(self._place.options))) as reader:
-            try:
-                block = reader.read(row.at, row.at + row.size)
-            except ChangedSourceError:  # it is shorter now
-                block = b""
-        if is_whole(block):
-            return plain_of(block)
-        _log.warning("%s: damaged at byte %s; the calls whose answers were there are made again", url, row.at)
-        return b""
 
     def _existing(self) -> _MappedIndex | None:
         try:
@@ -206,14 +173,9 @@ class AnswerIndex:
         for name, data in self._place.contents(fresh):
             if data is None:
                 return False
-            for at, block, whole in blocks_of(data, f"{self._place.folder}/{name}"):
-                if whole:
-                    found = [(place, key[:8]) for place, key, _ in entries_in(plain_of(block))]
-                    rows = np.empty(len(found), _row_type())
-                    rows["key"] = np.frombuffer(b"".join(key for _, key in found), ">u8")
-                    rows["place"] = [place for place, _ in found]
-                    rows["at"], rows["size"], rows["file"] = at, len(block), len(files)
-                    added.write(rows.data)
+            for at, size, plain in blocks_of(data, f"{self._place.folder}/{name}"):
+                found = [(_beginning(key), at, len(files), size, place) for place, key, _ in entries_in(plain)]
+                added.write(np.array(found, _row_type()).data)
             files[name] = len(data)
         added.flush()
         return True
@@ -242,15 +204,27 @@ class AnswerIndex:
                 file.write(rows[np.argsort(rows["key"], kind="stable")].data)
 
 
+def _read(place: AnswersPlace, name: str, at: int, size: int) -> bytes:
+    """Return the decoded entries of a block; empty for a damaged block."""
+    url = f"{place.folder}/{name}"
+    with closing(RangeReader(url, dict(place.options))) as reader, suppress(ChangedSourceError):  # it is shorter now
+        if (plain := plain_of(reader.read(at, at + size))) is not None:
+            return plain
+    _log.warning(DAMAGED, url, at)
+    return b""
+
+
+async def _result(future: Future[Any]) -> Any:
+    return future.result() if future.done() else await asyncio.shield(asyncio.wrap_future(future))
+
+
 _known: tuple[int, AnswersPlace, AnswerIndex] | None = None
-_knowing = threading.Lock()
-os.register_at_fork(before=_knowing.acquire, after_in_parent=_knowing.release, after_in_child=_knowing.release)
 
 
 def index_of(place: AnswersPlace) -> AnswerIndex:
     """Return the index of a place, which a process has once for each run."""
     global _known  # noqa: PLW0603 - one for the process
-    with _knowing:
-        if _known is None or _known[0] != os.getpid() or _known[1] != place:
-            _known = os.getpid(), place, AnswerIndex(place)
-        return _known[2]
+    known = _known
+    if known is None or known[0] != os.getpid() or known[1] != place:
+        known = _known = os.getpid(), place, AnswerIndex(place)
+    return known[2]

@@ -1,4 +1,4 @@
-"""The log of a task's answers, and the thread that writes the logs of a process.
+"""The log of a task's answers.
 
 All processes that work on a task append to one log, so the first answer to a request counts for all of them: two hosts
 may be at work on the same task. On a disk the log is a file, ``START-STOP-log.answers``. A process locks it, reads what
@@ -16,20 +16,17 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future
 
 from ledgerbeam._base.disk import make_folders, sync_folder
-from ledgerbeam.errors import LedgerbeamError, StorageError
+from ledgerbeam.errors import StorageError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace, block_of, blocks_of, entries_in, overlaps, plain_of
+from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace, block_of, blocks_of, entries_in, overlaps, threads
 
 _SECONDS = 0.01  # shortest time between the starts of two blocks
 _HEAD_BYTES = 16  # of a file, by which it is recognized: it has a checksum of its first block
-_AT_ONCE = 8  # logs that are written at once
-
-Entry = tuple[bytes, bytes]  # key of a request, and answer
 
 
 class TaskLog:
@@ -52,6 +49,10 @@ class TaskLog:
         self._beginning = f"{source}/{start:010d}-{stop:010d}-"
         self._number = 0  # of the last block on a store
         self._head, self._size = b"", 0  # first bytes of the file on a disk, and the number of its known bytes
+        self._new: dict[bytes, bytes] = {}  # answers of the next block
+        self._next: Future[None] | None = None  # its end
+        self._changing, self._writing = threading.Lock(), threading.Lock()
+        self._began = 0.0  # time of the start of the last block
 
     def load(self) -> bool:
         """Read the answers of all tasks that have records of this one. Return False if a file has just been packed."""
@@ -65,8 +66,23 @@ class TaskLog:
             self._merge(data or b"", name)
         return None not in contents.values()
 
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Store answers. Of requests that another process has stored an answer to, `known` then has that answer."""
+    def store(self, key: bytes, answer: bytes) -> Future[None]:
+        """Store an answer in the next block. When the future is done, `known` has the first stored answer."""
+        with self._changing:
+            self._new[key] = answer
+            if self._next is None:
+                self._next = threads().submit(self._write)
+            return self._next
+
+    def _write(self) -> None:
+        with self._writing:
+            time.sleep(max(0.0, self._began + _SECONDS - time.monotonic()))
+            self._began = time.monotonic()
+            with self._changing:
+                entries, self._new, self._next = self._new, {}, None
+            self._append(entries)
+
+    def _append(self, entries: Mapping[bytes, bytes]) -> None:
         if is_local(self._place.folder):
             path = f"{self._place.folder}/{self._beginning}log{ENDING}"
             try:
@@ -77,19 +93,19 @@ class TaskLog:
         else:
             self._append_objects(entries)
 
-    def _unknown(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-        return {key: answer for key, answer in entries if key not in self.known}
+    def _unknown(self, entries: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        return {key: answer for key, answer in entries.items() if key not in self.known}
 
     def _merge(self, data: bytes, name: str) -> int:
         """Add the answers of blocks, and return the number of bytes up to the last complete block."""
         end = 0
-        for at, block, is_whole in blocks_of(data, f"{self._place.folder}/{name}"):
-            end = at + len(block)
-            for _, key, answer in entries_in(plain_of(block)) if is_whole else ():
+        for at, size, plain in blocks_of(data, f"{self._place.folder}/{name}"):
+            end = at + size
+            for _, key, answer in entries_in(plain):
                 self.known.setdefault(key, answer)
         return end
 
-    def _append_to_file(self, path: str, entries: Sequence[Entry]) -> bool:
+    def _append_to_file(self, path: str, entries: Mapping[bytes, bytes]) -> bool:
         """Append to the file; return False if another process has deleted it meanwhile."""
         folder = os.path.dirname(path)
         make_folders(folder)
@@ -124,7 +140,7 @@ class TaskLog:
             os.close(descriptor)
         return True
 
-    def _append_objects(self, entries: Sequence[Entry]) -> None:
+    def _append_objects(self, entries: Mapping[bytes, bytes]) -> None:
         objects = ObjectFolder(self._place.folder, dict(self._place.options))
         while added := self._unknown(entries):
             self._number += 1
@@ -135,54 +151,3 @@ class TaskLog:
                 return
             (data,) = objects.read([name])  # of another process, or of this one if the response was lost
             self._merge(data or b"", name)
-
-
-class AnswerWriter:
-    """Stores the answers of this process, in threads."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[TaskLog, list[tuple[Entry, Future[bytes]]]] = {}
-        self._is_waiting = threading.Condition()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, "ledgerbeam-answers")
-        threading.Thread(target=self._run, name="ledgerbeam-answers", daemon=True).start()
-
-    def store(self, log: TaskLog, key: bytes, answer: bytes) -> Future[bytes]:
-        """Store an answer. The future has the first stored answer to its request once it is durable, or an error."""
-        done: Future[bytes] = Future()
-        with self._is_waiting:
-            self._waiting.setdefault(log, []).append(((key, answer), done))
-            self._is_waiting.notify()
-        return done
-
-    def _run(self) -> None:
-        while True:
-            with self._is_waiting:
-                self._is_waiting.wait_for(lambda: self._waiting)
-                waiting, self._waiting = self._waiting, {}
-            began = time.monotonic()
-            if len(waiting) == 1:
-                self._write(*waiting.popitem())
-            else:
-                list(self._pool.map(self._write, waiting, waiting.values()))
-            time.sleep(max(0.0, began + _SECONDS - time.monotonic()))
-
-    def _write(self, log: TaskLog, some: Sequence[tuple[Entry, Future[bytes]]]) -> None:
-        error: LedgerbeamError | None = None
-        try:
-            log.append([entry for entry, _ in some])
-        except LedgerbeamError as failed:
-            error = failed
-        for (key, _), done in some:
-            if done.set_running_or_notify_cancel():
-                done.set_result(log.known[key]) if error is None else done.set_exception(error)
-
-
-_known: tuple[int, AnswerWriter] | None = None
-
-
-def answer_writer() -> AnswerWriter:
-    """Return the writer of this process, which the first call starts."""
-    global _known  # noqa: PLW0603 - one for the process
-    if _known is None or _known[0] != os.getpid():
-        _known = os.getpid(), AnswerWriter()
-    return _known[1]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
+from weakref import WeakValueDictionary
 
 from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.answers import Gate, Limits, in_job, waiting
@@ -17,7 +18,7 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger.answer_files import ENDING, AnswersPlace, digest_of
 from ledgerbeam.ledger.answer_index import AnswerIndex, index_of
-from ledgerbeam.ledger.answer_log import TaskLog, answer_writer
+from ledgerbeam.ledger.answer_log import TaskLog
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.opening import local_path, sidecar_folder
 from ledgerbeam.ledger.worker.limits import HostLimits, Limit, Meter
@@ -83,19 +84,6 @@ def meter_path(ledger: str) -> str:
     return f"{local_path(url) if is_local(url) else sidecar_folder(url)}/work/limits"
 
 
-class _NoCalls:
-    """Limits without any call, for an audit; see `answers.Limits`."""
-
-    def asked(self) -> None:
-        pass
-
-    def take(self, tokens: int | None) -> float:  # noqa: ARG002 - any call is refused
-        raise NoAnswerError("ledgerbeam.remember: this request was not made when the task ran")
-
-    def give_back(self, tokens: int | None) -> None:
-        pass
-
-
 class NoAnswerError(FunctionError):
     """An audited function made a request that has no stored answer."""
 
@@ -103,8 +91,6 @@ class NoAnswerError(FunctionError):
 def host_limits(limits: Sequence[Limit]) -> Limits | None:
     """Return the limits of the calls of the job of the place; None if its calls are not counted."""
     place = _place.get()
-    if place is not None and place.replays:
-        return _NoCalls()
     path = "" if place is None else meter_path(place.ledger)
     return HostLimits(Meter(path), limits) if limits or os.path.exists(path) else None
 
@@ -126,8 +112,10 @@ class TaskAnswers:
         self._gate = gate or Gate()
         self._log = TaskLog(place, source.hex(), start, stop)
         self._index: AnswerIndex | None = index_of(place) if place.is_kept else None
+        self._replays = place.replays
         self._loading: asyncio.Task[dict[bytes, bytes]] | None = None
-        self._asked: dict[bytes, asyncio.Future[None]] = {}
+        self._turns = WeakValueDictionary[bytes, asyncio.Lock]()  # of requests
+        self._stored: dict[bytes, Future[None]] = {}
         self.failure: LedgerbeamError | None = None
 
     async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]], tokens: int | None = None) -> bytes:
@@ -137,34 +125,26 @@ class TaskAnswers:
                 raise FunctionError("ledgerbeam.remember: the call for a request remembers this request itself")
             with waiting():
                 known = await self._known()
-            while key not in known and key in self._asked:
-                await asyncio.wait([self._asked[key]])
-            if key in known:
+            async with self._turns.setdefault(key, asyncio.Lock()):
+                if key not in known and key not in self._stored:
+                    with waiting():
+                        kept = None if self._index is None else await self._index.find(key)
+                    if kept is not None:
+                        return kept
+                    if self._replays:
+                        raise NoAnswerError("ledgerbeam.remember: this request was not made when the task ran")
+                    token = _asking.set(_asking.get() | {key})
+                    try:
+                        self._stored[key] = self._log.store(key, await self._gate.call(call, tokens))
+                    finally:
+                        _asking.reset(token)
+                if key not in known:
+                    await asyncio.shield(asyncio.wrap_future(self._stored[key]))
                 return known[key]
-            loop = asyncio.get_running_loop()
-            asked = self._asked[key] = loop.create_future()
-            token = _asking.set(_asking.get() | {key})
-            stored: Future[bytes] | None = None
-            try:
-                with waiting():
-                    kept = None if self._index is None else await self._index.find(key)
-                if kept is not None:
-                    return kept
-                stored = answer_writer().store(self._log, key, await self._gate.call(call, tokens))
-                stored.add_done_callback(lambda _: loop.call_soon_threadsafe(self._end, key))
-                return await asyncio.shield(asyncio.wrap_future(stored))
-            finally:
-                _asking.reset(token)
-                if stored is None:
-                    self._asked.pop(key)
-                    asked.set_result(None)
         except LedgerbeamError as error:
             if isinstance(error, (BudgetSpentError, NoAnswerError, StorageError)):
                 self.failure = error
             raise
-
-    def _end(self, key: bytes) -> None:
-        self._asked.pop(key).set_result(None)
 
     async def _known(self) -> dict[bytes, bytes]:
         if self._loading is None:

@@ -5,7 +5,6 @@ It has its own thread, so calls continue while the mapping thread reads, encodes
 
 from __future__ import annotations
 
-import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -53,25 +52,7 @@ class EventLoop:
 
         The future has the result and None, or None and the exception. This includes SystemExit: it would end the loop.
         """
-        done: Future[tuple[Any, BaseException | None]] = Future()
-        context = contextvars.copy_context()
-
-        def report(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
-                done.cancel()
-            elif done.set_running_or_notify_cancel():
-                done.set_result(task.result())
-
-        def begin() -> None:
-            task = self._loop.create_task(self._guarded(call, most), context=context)
-            task.add_done_callback(report)
-            done.add_done_callback(lambda done: self._cancel(task) if done.cancelled() else None)
-
-        self._loop.call_soon_threadsafe(begin)
-        return done
-
-    def _cancel(self, task: asyncio.Task[Any]) -> None:
-        self._loop.call_soon_threadsafe(task.cancel)
+        return asyncio.run_coroutine_threadsafe(self._guarded(call, most), self._loop)
 
     async def _guarded(
         self, call: Callable[[], Coroutine[Any, Any, Any]], most: int | None

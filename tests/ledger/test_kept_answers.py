@@ -222,7 +222,7 @@ def test_answers_in_a_bucket_are_read_by_blocks(s3: S3Server, tmp_path: Path) ->
     assert other.calls == 10
     packed(folder, range(310, 400), tmp_path / "three", s3.options)
     other.place.forget({name: None})
-    other.index._blocks.clear()
+    other.index._blocks.cache_clear()
     other.asks(range(390, 400), source=2)
     other.asks(range(300), source=2, start=10)
     assert other.calls == 310, "those that were packed meanwhile are found; those that were forgotten are asked again"

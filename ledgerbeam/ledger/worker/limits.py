@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import cache
+from typing import Any, NamedTuple, Self
 
 from ledgerbeam._base.disk import make_folders
 from ledgerbeam._base.lazy import np
@@ -94,6 +96,7 @@ def parse_limits(rates: Iterable[Any], budgets: Iterable[Any]) -> tuple[Limit, .
     return tuple(sorted(found, key=lambda limit: limit.place))
 
 
+@cache
 def _layout() -> Any:
     """Return the NumPy type of a meter."""
     limit = [
@@ -118,23 +121,17 @@ class Meter:
 
     path: str
     clock: Callable[[], float] = time.monotonic
-    # Descriptor and array, by process and path. A forked process needs a descriptor of its own: it has its own lock.
-    _open: ClassVar[dict[tuple[int, str], tuple[int, Any]]] = {}
 
     @classmethod
     def make(cls, path: str, clock: Callable[[], float] = time.monotonic) -> Self:
         """Create a meter unless it exists, and return it."""
-        meter, aside = cls(path, clock), f"{path}.{os.getpid()}"
+        meter = cls(path, clock)
         try:
             make_folders(os.path.dirname(path))
             with open(_BOOT, "rb") as file:
                 boot = file.read(36)
-            if not os.path.exists(path):
-                with open(aside, "wb") as new:
-                    new.write(bytes(_layout().itemsize))
-                with contextlib.suppress(FileExistsError):
-                    os.link(aside, path)
-                os.unlink(aside)
+            with open(path, "ab") as file:
+                file.truncate(_layout().itemsize)
         except OSError as error:
             raise StorageError(f"{path}: the meter of calls cannot be created ({error}); run again") from error
         with meter.locked() as state:
@@ -147,27 +144,26 @@ class Meter:
     @contextmanager
     def locked(self) -> Iterator[Any]:
         """Lock the meter, and yield its content, which may be changed."""
-        try:
-            key = os.getpid(), self.path
-            if key in self._open and not os.fstat(self._open[key][0]).st_nlink:  # deleted, perhaps with its ledger
-                os.close(self._open.pop(key)[0])
-            if key not in self._open:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-                self._open[key] = descriptor, np.memmap(self.path, _layout(), "r+", shape=())
-            descriptor, state = self._open[key]
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{self.path}: the meter of calls cannot be used ({error}); run again") from error
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(open(self.path, "rb+", buffering=0))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # the map has a descriptor, too, with the same lock
+                state = np.frombuffer(mmap.mmap(file.fileno(), 0), _layout()).reshape(())
+            except (OSError, ValueError) as error:
+                raise self._unusable(error) from error
             yield state
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def sync(self) -> None:
-        """Write the counts to the disk."""
-        with self.locked() as state:
-            pass
-        state.flush()  # without the lock: workers must not wait for the disk
+        """Write the counts to the disk, without the lock: workers must not wait for the disk."""
+        try:
+            with open(self.path, "rb") as file:
+                os.fsync(file)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> StorageError:
+        return StorageError(f"{self.path}: the meter of calls cannot be used ({error}); run again")
 
     def grant_all(self, limits: Sequence[Limit]) -> None:
         """Let this host use all of the limits."""
@@ -187,29 +183,6 @@ class Meter:
                 is_same = more["numbers"] == row["numbers"]
                 row["sums"][:] = np.where(is_later, more["sums"], row["sums"] + np.where(is_same, more["sums"], 0))
                 row["numbers"][:] = np.maximum(row["numbers"], more["numbers"])
-
-    def take(self, limits: Sequence[Limit], sizes: Mapping[str, int]) -> float:
-        """Count a call of the given size in each unit, if it may start now.
-
-        Returns:
-            0 if the call was counted. Else the time after which to try again, in seconds.
-
-        Raises:
-            BudgetSpentError: A budget has too little left for the call.
-            FunctionError: The call is larger than a limit.
-        """
-        with self.locked() as state:
-            now = self.clock()
-            wait = _RETRY_SECONDS if now > state["until"] else 0.0
-            for limit in limits:
-                wait = max(wait, _wait(state["limits"][limit.place], limit, sizes[limit.unit], now))
-            if not wait:
-                for limit in limits:
-                    if limit.seconds:
-                        _count(state["limits"][limit.place], limit, sizes[limit.unit], now)
-                for unit, size in sizes.items():  # a later run may have a budget
-                    state["limits"][Limit(0, unit).place]["used"] += size
-        return wait
 
     def give_back(self, sizes: Mapping[str, int]) -> None:
         """Give a call that the service has refused back to the budgets."""
@@ -232,8 +205,28 @@ class HostLimits:
             state["asked"] = 1
 
     def take(self, tokens: int | None) -> float:
-        """Count a call if it may start now, see `Meter.take`. `tokens` are those of the request and its answer."""
-        return self.meter.take(self.limits, self._sizes(tokens))
+        """Count a call if it may start now. `tokens` are those of the request and its answer.
+
+        Returns:
+            0 if the call was counted. Else the time after which to try again, in seconds.
+
+        Raises:
+            BudgetSpentError: A budget has too little left for the call.
+            FunctionError: The call is larger than a limit.
+        """
+        sizes = self._sizes(tokens)
+        with self.meter.locked() as state:
+            now = self.meter.clock()
+            wait = _RETRY_SECONDS if now > state["until"] else 0.0
+            for limit in self.limits:
+                wait = max(wait, _wait(state["limits"][limit.place], limit, sizes[limit.unit], now))
+            if not wait:
+                for limit in self.limits:
+                    if limit.seconds:
+                        _count(state["limits"][limit.place], limit, sizes[limit.unit], now)
+                for unit, size in sizes.items():  # a later run may have a budget
+                    state["limits"][Limit(0, unit).place]["used"] += size
+        return wait
 
     def give_back(self, tokens: int | None) -> None:
         """Give a call that the service has refused back to the budgets."""
@@ -278,13 +271,9 @@ def _wait(row: Any, limit: Limit, size: int, now: float) -> float:
     if row["next"] > now:
         return float(row["next"]) - now
     # A bucket leaves the window with the last call that it may have.
-    leaves = (row["numbers"] + 1) * (limit.seconds / _PER_WINDOW) + _length(limit)
-    within = np.flatnonzero(leaves > now)
-    too_much = int(row["sums"][within].sum()) + size - share
-    if too_much <= 0:
-        return 0.0
-    order = within[np.argsort(leaves[within])]
-    return float(leaves[order][np.searchsorted(np.cumsum(row["sums"][order]), too_much)]) - now
+    length = limit.seconds / _PER_WINDOW
+    within = (row["numbers"] + 1) * length + _length(limit) > now
+    return 0.0 if int(row["sums"][within].sum()) + size <= share else length
 
 
 def _count(row: Any, limit: Limit, size: int, now: float) -> None:
