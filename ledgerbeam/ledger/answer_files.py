@@ -28,6 +28,7 @@ from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish_bytes, remov
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.worker.limits import Limit
 
 _log = library_logger(__name__)
 
@@ -70,6 +71,7 @@ class AnswersPlace:
     run: str = ""  # run that uses them
     ledger: str = ""  # URL of the ledger of the job
     replays: bool = False  # whether stored answers are used only, and no call is made
+    limits: Sequence[Limit] = ()  # of the calls of the job
     is_indexed: bool = False  # whether the launcher of the run has indexed them on this host
 
     @classmethod

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ledgerbeam._base.lazy import asyncio
 from ledgerbeam.answers import Gate, Limits, in_job, waiting
-from ledgerbeam.errors import BudgetSpentError, FunctionError, LedgerbeamError, StorageError
+from ledgerbeam.errors import BudgetSpentError, FunctionError, LedgerbeamError, ServiceError, StorageError
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local
@@ -27,18 +29,20 @@ _asking: ContextVar[frozenset[bytes]] = ContextVar("ledgerbeam.ledger.asking", d
 _place: ContextVar[AnswersPlace | None] = ContextVar("ledgerbeam.ledger.answers", default=None)
 
 
-def sampled_place(ledger: str) -> AnswersPlace:
-    """Return the place, on this host, of the answers to sampled records. They come before the ledger exists."""
-    return AnswersPlace.of(sidecar_folder(f"answers://{canonical_url(ledger)}"), None, {})
+def sampled_place(ledger: str, options: Options, **more: Any) -> AnswersPlace:
+    """Return the place of the answers to sampled records. They come before the ledger exists."""
+    url = canonical_url(ledger)
+    beside = sidecar_folder(f"answers://{url}") if is_local(url) else f"{url}/work/sampled"
+    return AnswersPlace.of(beside, None, options, **more)
 
 
 @contextmanager
 def answers_of_sample(ledger: str, kept: str | None, options: Options, limits: Sequence[Limit]) -> Iterator[None]:
     """Keep the answers of calls in the body at `sampled_place`, or in the folder `kept`."""
-    place = sampled_place(ledger)
+    place = sampled_place(ledger, options, limits=limits)
     Meter.make(meter_path(place.ledger)).grant_all(limits)
     if kept is not None:
-        place = AnswersPlace.of(place.ledger, kept, options, run=uuid.uuid4().hex)
+        place = AnswersPlace.of(place.ledger, kept, options, limits=limits, run=uuid.uuid4().hex)
     with answers_beside(place):
         yield
 
@@ -48,7 +52,7 @@ def adopt(place: AnswersPlace, ledger: str) -> None:
 
     The counts of the meter of the samples are added to the meter of the job.
     """
-    sampled, beside = sampled_place(ledger), AnswersPlace.of(ledger, None, place.options)
+    sampled, beside = sampled_place(ledger, place.options), AnswersPlace.of(ledger, None, place.options)
     if os.path.exists(meter := meter_path(sampled.ledger)):
         Meter.make(meter_path(ledger)).add(Meter(meter))
         os.unlink(meter)
@@ -88,11 +92,12 @@ class NoAnswerError(FunctionError):
     """An audited function made a request that has no stored answer."""
 
 
-def host_limits(limits: Sequence[Limit]) -> Limits | None:
+def host_limits() -> Limits | None:
     """Return the limits of the calls of the job of the place; None if its calls are not counted."""
     place = _place.get()
-    path = "" if place is None else meter_path(place.ledger)
-    return HostLimits(Meter(path), limits) if limits or os.path.exists(path) else None
+    if place is None or not (place.limits or os.path.exists(meter_path(place.ledger))):
+        return None
+    return HostLimits(Meter(meter_path(place.ledger)), place.limits)
 
 
 class TaskAnswers:
@@ -116,6 +121,8 @@ class TaskAnswers:
         self._loading: asyncio.Task[dict[bytes, bytes]] | None = None
         self._turns = WeakValueDictionary[bytes, asyncio.Lock]()  # of requests
         self._stored: dict[bytes, Future[None]] = {}
+        self._calling: set[asyncio.Task[Any]] = set()  # that have called
+        self._is_settled = False
         self.failure: LedgerbeamError | None = None
 
     async def answer(self, key: bytes, call: Callable[[], Awaitable[bytes]], tokens: int | None = None) -> bytes:
@@ -125,7 +132,10 @@ class TaskAnswers:
                 raise FunctionError("ledgerbeam.remember: the call for a request remembers this request itself")
             with waiting():
                 known = await self._known()
-            async with self._turns.setdefault(key, asyncio.Lock()):
+            turn = self._turns.setdefault(key, asyncio.Lock())
+            with waiting():
+                await turn.acquire()
+            try:
                 if key not in known and key not in self._stored:
                     with waiting():
                         kept = None if self._index is None else await self._index.find(key)
@@ -135,16 +145,34 @@ class TaskAnswers:
                         raise NoAnswerError("ledgerbeam.remember: this request was not made when the task ran")
                     token = _asking.set(_asking.get() | {key})
                     try:
-                        self._stored[key] = self._log.store(key, await self._gate.call(call, tokens))
+                        answer = await self._gate.call(partial(self._asked, call), tokens)
+                        self._stored[key] = self._log.store(key, answer)
                     finally:
                         _asking.reset(token)
                 if key not in known:
-                    await asyncio.shield(asyncio.wrap_future(self._stored[key]))
+                    with waiting():
+                        await asyncio.shield(asyncio.wrap_future(self._stored[key]))
                 return known[key]
+            finally:
+                turn.release()
         except LedgerbeamError as error:
-            if isinstance(error, (BudgetSpentError, NoAnswerError, StorageError)):
+            if isinstance(error, (BudgetSpentError, NoAnswerError, ServiceError, StorageError)):
                 self.failure = error
             raise
+
+    async def _asked(self, call: Callable[[], Awaitable[bytes]]) -> bytes:
+        if self._is_settled:
+            raise asyncio.CancelledError
+        task: Any = asyncio.current_task()
+        self._calling.add(task)
+        task.add_done_callback(self._calling.discard)
+        return await call()
+
+    async def settle(self) -> None:
+        """Begin no call any more, and wait until the answers of those in progress are stored."""
+        self._is_settled = True
+        if self._calling:
+            await asyncio.wait(self._calling)
 
     async def _known(self) -> dict[bytes, bytes]:
         if self._loading is None:

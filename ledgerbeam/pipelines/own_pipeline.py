@@ -78,6 +78,8 @@ class LedgerOptions(PipelineOptions):
         parser.add_argument("--workers", type=int, help="number of worker processes of the local runner")
         parser.add_argument("--audit", help="share of the finished tasks to run again and compare, such as 5%%, or off")
         parser.add_argument("--answers", help="folder that keeps the answers of ledgerbeam.remember for other jobs")
+        parser.add_argument("--rate", action="append", help="most calls of ledgerbeam.remember in a time: 500/min")
+        parser.add_argument("--budget", action="append", help="most calls of ledgerbeam.remember in all runs")
         parser.add_argument("--flush_interval", type=float, default=1.0, help="seconds between commits to the ledger")
 
 
@@ -142,7 +144,8 @@ class LedgerRunner(PipelineRunner):
 def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -> dict[str, Any]:
     """Return the options given to the runner. Options that were not given come from the options of the pipeline."""
     found: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
-    for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit", "answers"):
+    names = ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit", "answers", "rate", "budget")
+    for option in names:
         found.setdefault(option, getattr(asked, option))
     found.setdefault("name", name)
     return found

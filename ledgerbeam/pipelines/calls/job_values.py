@@ -14,6 +14,7 @@ from ledgerbeam.io.exchange.order import By, Nulls, Scheme, key_fields, key_func
 from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, files_of_folders
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.grouping import Grouping
+from ledgerbeam.ledger.worker.limits import parse_limits
 from ledgerbeam.pipelines.calls.call import Values
 from ledgerbeam.pipelines.calls.values import CONVERTED, MAPPED, TARS_WITH_METADATA, path, require_format
 from ledgerbeam.pipelines.jobs.shard_job import parse_compression
@@ -48,7 +49,10 @@ def run_values_of(values: Values) -> dict[str, Any]:
         profile = canonical_url(path(profile))
         if is_local(profile) and (os.path.isdir(profile) or not os.path.isdir(os.path.dirname(profile))):
             raise UsageError(f"--profile {profile}: expected a file in a folder that exists, such as profile.json")
+    limits = {name: _listed(getattr(values, name, None)) for name in ("rate", "budget")}
+    parse_limits(*limits.values())
     return {
+        **limits,
         "storage_options": values.storage_options,
         "workers": len(os.sched_getaffinity(0)) if values.workers is None else values.workers,
         "flush_interval": values.flush_interval,
@@ -57,6 +61,12 @@ def run_values_of(values: Values) -> dict[str, Any]:
         "profile": profile,
         "answers": None if getattr(values, "answers", None) is None else folder(values.answers),
     }
+
+
+def _listed(values: object) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    return tuple(str(value) for value in (values if isinstance(values, (list, tuple)) else [values]))
 
 
 def folder(url: Place) -> str:

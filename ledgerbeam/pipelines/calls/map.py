@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, cast
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger.worker.limits import parse_limits
 from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
@@ -214,8 +213,6 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
         keep_dropped=values.keep_dropped,
         record_timeout=values.record_timeout,
         in_flight=values.in_flight,
-        rate=_listed(values.rate),
-        budget=_listed(values.budget),
         devices=values.devices,
         **written,
     )
@@ -261,17 +258,10 @@ def _check_async(values: Values, are_async: Sequence[bool]) -> None:
     ):
         if given is not None and not any(are_async):
             raise UsageError(f"--{option} is for async functions, and there is none; leave it out, or use `async def`")
-    parse_limits(_listed(values.rate), _listed(values.budget))
     if values.in_flight is not None and values.in_flight < 1:
         raise UsageError(f"--in-flight: expected at least 1 record, found {values.in_flight}")
     if values.record_timeout is not None and any(are_async) and not all(are_async):
         raise UsageError("--record-timeout: expected functions that are all async, or none of them; map in two steps")
-
-
-def _listed(values: object) -> tuple[str, ...]:
-    if values is None:
-        return ()
-    return tuple(str(value) for value in (values if isinstance(values, (list, tuple)) else [values]))
 
 
 def _check_arrow(to: str, written: str, read_as: str | None) -> None:

@@ -417,6 +417,17 @@ class PipelineRunOptions(TypedDict, total=False):
         "folder that keeps the answers of ledgerbeam.remember for other runs and jobs",
         Option(PYTHON, unset="answers are deleted when their source is complete"),
     ]
+    rate: Annotated[
+        str | Sequence[str] | None,
+        "most calls of `ledgerbeam.remember` in any second, minute or hour: `500/min`; or most tokens of them: "
+        "`200000tokens/min`",
+        Option(PYTHON, unset="no limit"),
+    ]
+    budget: Annotated[
+        int | str | Sequence[int | str] | None,
+        "most calls of `ledgerbeam.remember` in all runs, or most tokens of them: `5000000tokens`",
+        Option(PYTHON, unset="no limit"),
+    ]
     flush_interval: Annotated[
         float | None,
         "longest time that a completed task waits for its commit, in seconds",

@@ -10,7 +10,6 @@ from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.worker.limits import Limit, parse_limits
 from ledgerbeam.pipelines.jobs.checks import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.one_stage import published_metadata
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, columns_format
@@ -93,8 +92,6 @@ class MapJob(ShardJob):
     # with a larger value, the same job can repeat the records that took too long.
     record_timeout: float | None = None
     in_flight: int | None = None  # most records for which a worker calls async functions at once; None for the default
-    rate: tuple[str, ...] = ()  # limits of the calls of `ledgerbeam.remember`, see `parse_limits`
-    budget: tuple[str, ...] = ()
     published: str | None = None  # format whose metadata is published beside the outputs; None for none
 
     @classmethod
@@ -158,7 +155,6 @@ class MapJob(ShardJob):
             keep_dropped=self.keep_dropped,
             record_timeout=self.record_timeout,
             in_flight=self.in_flight,
-            limits=self.limits,
             per_record=self.per_record,
         )
 
@@ -171,10 +167,6 @@ class MapJob(ShardJob):
         return parse_on_error(self.on_error)
 
     can_be_audited = True
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        return parse_limits(self.rate, self.budget)
 
     @property
     def calls_are_async(self) -> bool:

@@ -21,7 +21,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import canonical_url, split_scheme
 from ledgerbeam.ledger import Job, LedgerStore, OutputShard
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.ledger.worker.limits import Limit
+from ledgerbeam.ledger.worker.limits import Limit, parse_limits
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
 from ledgerbeam.pipelines.jobs.sources import JobSources, Listing, OutputPlace, Packer
@@ -116,6 +116,9 @@ class JobSpec(ABC):
     profile: str | None = None
     # URL of the folder that keeps answers of calls for other jobs; None to delete them with their source.
     answers: str | None = None
+    # Limits of the calls of `ledgerbeam.remember`, see `parse_limits`. Only on the local runner.
+    rate: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
     run: str = ""  # ID of the run, once it has started
     run_dir: str | None = None  # folder of the running local job; None on other runners
     import_path: tuple[str, ...] = ()  # module folders of the program that called the job; empty for a command
@@ -269,7 +272,7 @@ class JobSpec(ABC):
     @property
     def limits(self) -> tuple[Limit, ...]:
         """Limits of the calls that functions make with `ledgerbeam.remember`."""
-        return ()
+        return parse_limits(self.rate, self.budget)
 
     @property
     def can_be_audited(self) -> bool:

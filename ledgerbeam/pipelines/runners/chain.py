@@ -49,6 +49,7 @@ def ledger_handle(spec: JobSpec) -> LedgerHandle:
         spec.run_dir,
         spec.storage_options,
         spec.answers,
+        spec.limits,
         spec.run,
         recorded_modules(job.parameters),
     )

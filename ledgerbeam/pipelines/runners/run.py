@@ -66,8 +66,8 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
     beam_args = list(how.options)
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices works on the local runner only; another runner has options of its own")
-    if job.limits and beam_args:
-        raise UsageError("--rate and --budget work on the local runner only; leave them out, or the options of Beam")
+    if job.limits and not is_local_runner(beam_args):
+        raise UsageError("--rate and --budget work on the local runner only; leave them out")
     if job.profile is not None:
         if how.dry_run:
             raise UsageError("--profile cannot be used with --dry-run; leave one of them out")

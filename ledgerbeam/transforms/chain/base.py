@@ -27,6 +27,7 @@ from ledgerbeam.ledger.lmdb.data_file import publishing
 from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups, report_times
 from ledgerbeam.ledger.worker.run_folders import ISOLATION, TaskBudget
 from ledgerbeam.ledger.worker.task_board import BoardPlace
@@ -59,6 +60,7 @@ class LedgerHandle:
     run_dir: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
     answers: str | None = None  # URL of the folder that keeps answers of calls; None to delete them with their source
+    limits: Sequence[Limit] = ()  # of the calls of `ledgerbeam.remember`
     # ID of the run, from `begin_run` of a remote ledger. Empty for the newest run, which costs one request per commit.
     run: str = ""
     # Hashes of the modules of user code at the start of the job, by module name

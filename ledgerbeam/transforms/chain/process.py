@@ -290,7 +290,7 @@ def beside(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
     """Store the answers of calls in the body: beside the ledger, or where the job keeps them."""
     if ledger is None:
         return nullcontext()
-    of_run = {"run": f"{ledger.url}#{ledger.run}", "is_indexed": ledger.run_dir is not None}
+    of_run = {"run": f"{ledger.url}#{ledger.run}", "is_indexed": ledger.run_dir is not None, "limits": ledger.limits}
     return answers_beside(AnswersPlace.of(ledger.url, ledger.answers, ledger.storage_options, **of_run))
 
 

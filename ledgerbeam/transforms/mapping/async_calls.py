@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +20,6 @@ from ledgerbeam.answers import Gate, Waits, answering
 from ledgerbeam.errors import BudgetSpentError, LedgerbeamError, ServiceError
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.answers import NoAnswerError, TaskAnswers, answers_of, host_limits
-from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.sources.forms import blocks_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.schedule import this_overlap
@@ -49,13 +48,11 @@ class AsyncCalls:
     Args:
         most: Largest number of calls in flight.
         seconds: Longest time of a call; None for no limit.
-        limits: Limits of the calls of the job that `ledgerbeam.remember` makes.
     """
 
-    def __init__(self, most: int = IN_FLIGHT, seconds: float | None = None, limits: Sequence[Limit] = ()) -> None:
+    def __init__(self, most: int = IN_FLIGHT, seconds: float | None = None) -> None:
         self._most = most
         self._seconds = seconds
-        self._limits = limits
         self._gate = Gate()
         self._ended: LedgerbeamError | None = None  # the error that ends the work of the process
         self._running: list[Generator[_Outcome]] = []
@@ -68,7 +65,7 @@ class AsyncCalls:
     def of_task(self, task: Task) -> Iterator[None]:
         """Map one task in the body. Then its calls that are still in flight are cancelled."""
         if self._gate.limits is None:
-            self._gate.limits = host_limits(self._limits)
+            self._gate.limits = host_limits()
         self._is_read = task.records is this_overlap().read
         later = self._later.get(task.node)
         if later is not None and later.records is task.records:
@@ -81,9 +78,11 @@ class AsyncCalls:
         self._first, self._answers = later.started, later.answers
         try:
             yield
+            if later.answers is not None:  # calls in progress are paid, also if the task has failed
+                event_loop().run(later.answers.settle())
         finally:
             ended, failure = self._ended, None if self._answers is None else self._answers.failure
-            if isinstance(failure, (BudgetSpentError, NoAnswerError)):
+            if isinstance(failure, (BudgetSpentError, NoAnswerError, ServiceError)):
                 ended = failure
             if type(ended) is BudgetSpentError:  # no call starts any more, and those in progress are paid
                 event_loop().run(self._gate.idle())

@@ -20,7 +20,6 @@ from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.worker.limits import Limit
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.mapping.async_calls import IN_FLIGHT, AsyncCalls
@@ -202,7 +201,6 @@ class MapRecords(FunctionOfTask):
             batch, in seconds. The calls then run in another process, which is killed if they take longer. None calls
             the functions in this process. Async functions are always called in this process, and then cancelled.
         in_flight: Most records for which async functions are called at once in a process; default 32.
-        limits: Limits of the calls of `ledgerbeam.remember`. The launcher of a job gives each host its share.
         per_record: Whether the output is a table with one row for each record: the columns beside it. A function
             returns one mapping of names to values. The row of a dropped or rejected record has nulls.
     """
@@ -225,7 +223,6 @@ class MapRecords(FunctionOfTask):
         style: str | None = None,
         record_timeout: float | None = None,
         in_flight: int | None = None,
-        limits: Sequence[Limit] = (),
         per_record: bool = False,
     ) -> None:
         if record_timeout is not None and not record_timeout > 0:
@@ -234,7 +231,6 @@ class MapRecords(FunctionOfTask):
             raise UsageError(f"MapRecords: in_flight: expected at least 1 record, found {in_flight}")
         self.record_timeout = record_timeout
         self.in_flight = in_flight
-        self.limits = limits
         self.functions = read_functions(functions, values, batch, watched, style)
         self.output_format = name_of(output_format)
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
@@ -353,7 +349,7 @@ class MapRecords(FunctionOfTask):
 
     def _rules(self, ready: tuple[ReadyObject, ...]) -> MappingRules:
         if (calls := _async_calls.known.get(self)) is None:
-            calls = _async_calls.known[self] = AsyncCalls(self.in_flight or IN_FLIGHT, self.record_timeout, self.limits)
+            calls = _async_calls.known[self] = AsyncCalls(self.in_flight or IN_FLIGHT, self.record_timeout)
         return MappingRules(
             self._hosted.mapped(ready),
             self._format,

@@ -50,6 +50,18 @@ async def labels(records):
 def same(record):
     return record
 
+async def swallow(record):
+    async def refused(request):
+        raise ledgerbeam.errors.ServiceError("the key is wrong")
+    try:
+        return await ledgerbeam.remember(record["id"], refused if record["id"] == 17 else ask)
+    except Exception:
+        return record
+
+async def twins(record):
+    await ledgerbeam.remember(record["id"] // 4, ask)
+    return record
+
 def plain(record):
     return asyncio.run(label(record))
 """
@@ -91,7 +103,7 @@ def test_a_task_that_fails_has_paid_for_its_answers(labelling: Workspace, model:
     (labelling.root / "broken").unlink()
     labelling.succeed(*job())
     require_all(labelling)
-    assert len(model.asked) <= FILES * COUNT + 3 * IN_FLIGHT, "those in flight when the task failed are asked again"
+    assert len(model.asked) == FILES * COUNT, "calls in progress when the task failed were stored, too"
     assert json.loads(labelling.succeed("ledger", "answers", "L", "--json").out)["answers"] == 0
 
 
@@ -99,6 +111,21 @@ def test_batches_and_columns_remember_too(labelling: Workspace, model: LoopbackM
     words = ("annotate", "labelling:labels", "in/0.jsonl", "--output", "columns", "--batch", "10", "--ledger", "C")
     labelling.succeed(*words, "--in-flight", "1", "--workers", "1")
     assert (len(model.asked), model.most) == (COUNT, 1), "also those of the records that showed the columns"
+
+
+def test_a_service_that_refuses_ends_the_job_though_the_function_goes_on(labelling: Workspace) -> None:
+    ended = labelling.run(*job("swallow", "--on-error", "reject"), status=1)
+    assert "the key is wrong" in ended.err
+
+
+def test_the_time_of_a_record_is_without_that_of_a_request_like_its_own(
+    labelling: Workspace, model: LoopbackModel
+) -> None:
+    for number in range(1, FILES):
+        (labelling.root / f"in/{number}.jsonl").unlink()
+    labelling.jsonl("in/0.jsonl", 8)
+    labelling.succeed(*job("twins", "--rate", "1/s", "--record-timeout", "1"))
+    assert len(model.asked) == 2
 
 
 @pytest.mark.parametrize("more", [(), ("--then", "labelling:same"), ("--answers", "kept")], ids=["", "a chain", "kept"])
@@ -234,6 +261,15 @@ def test_a_pipeline_uses_the_answers_of_a_flow(labelling: Workspace, model: Loop
     assert len(model.asked) == FILES * COUNT
     assert labelling.succeed("ledger", "answers", "P", "--json").json["answers"] == FILES * COUNT
     assert {path.name for path in (labelling.root / "kept").iterdir()} == {"packed"}, "no worker has left a file"
+
+
+def test_a_pipeline_has_a_budget(labelling: Workspace, model: LoopbackModel) -> None:
+    program = PIPELINE.replace('answers="kept"', "budget=BUDGET, rate='200/s'")
+    for budget, asked in ((50, 50), (480, FILES * COUNT)):
+        (labelling.root / "pipeline.py").write_text(program.replace("BUDGET", str(budget)))
+        labelling.call(sys.executable, "pipeline.py")
+        assert len(model.asked) == asked
+    require_all(labelling)
 
 
 @each(

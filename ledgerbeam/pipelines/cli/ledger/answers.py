@@ -43,6 +43,8 @@ def answers(store: LedgerStore, args: argparse.Namespace) -> int:
         found["forgotten"] = stored.forget(dict.fromkeys(stored.files()))
     if args.json:
         print_json(found)
+    elif args.forget:
+        print(f"{counted(number, 'answer')} deleted")
     else:
         of, at = ("", f" at {stored.folder}") if stored.is_kept else (f" of {counted(len(sources), 'source')}", "")
         print(f"{counted(number, 'answer')}{of}, {plain:,} bytes, stored in {size:,}{at}")
