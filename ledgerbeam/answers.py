@@ -217,7 +217,7 @@ def _json(value: Any, what: str, option: int = 0) -> bytes:
             json.dumps(value, allow_nan=False)  # in `data`, NaN and infinities are null
     except (TypeError, ValueError) as error:
         raise FunctionError(
-            f"ledgerbeam.remember: the {what} is not JSON ({error}); use finite numbers, texts"
+            f"ledgerbeam.remember: the {what} is not JSON ({error}); use lists, dicts, texts, finite numbers"
         ) from None
     return data
 

@@ -325,8 +325,8 @@ class UserObject:
             if is_interrupt(error):
                 raise
             raise FunctionError(
-                f"{self.reference} cannot be built: {describe_error(error)}; correct the constructor or the values of "
-                "--set: each worker process builds one object first"
+                f"{self.reference} cannot be built: {describe_error(error)}; correct the constructor, __aenter__ or "
+                "the values of --set: each worker process builds one object first"
             ) from error
         finally:
             hold_standard_descriptors()  # the constructor may have closed them
