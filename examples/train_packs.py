@@ -102,7 +102,13 @@ def train(rank: int, ranks: int, folder: Path, steps: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train on packs, and continue with another number of ranks.")
     parser.add_argument("folder", type=Path, help="folder of the data, the checkpoint and the losses")
-    parser.add_argument("--ranks", type=int, default=4, help=f"number of processes, a divisor of {BATCH} (default: 4)")
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        choices=[number for number in range(1, BATCH + 1) if not BATCH % number],
+        default=4,
+        help=f"number of processes, a divisor of {BATCH} (default: 4)",
+    )
     parser.add_argument("--steps", type=int, default=12, help="number of steps in total (default: 12)")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
