@@ -101,7 +101,7 @@ class OrderedNode(IteratorNode):
             return
         tokens: list[Token | None] = []
         items: list[Any] = []
-        for block_tokens, block in self._read_blocks():
+        for block_tokens, block in self._read_blocks(size):
             place = 0
             while place < len(block):
                 stop = place + size - len(items)
@@ -119,14 +119,17 @@ class OrderedNode(IteratorNode):
         if items:
             yield tokens, items
 
-    def _read_blocks(self) -> Iterator[tuple[list[Token], list[Any]]]:
-        """Read the rest of the pass, many items at once. A read starts when all items of the last one are yielded."""
+    def _read_blocks(self, whole: int = 1) -> Iterator[tuple[list[Token], list[Any]]]:
+        """Read the rest of the pass, many items at once: a multiple of `whole`.
+
+        A read starts when all items of the last one are yielded.
+        """
         share = self._share
-        largest = self.largest_block
-        size = min(self.first_block, largest)
+        largest = max(self.largest_block // whole, 1) * whole
+        first = size = min(-(-self.first_block // whole) * whole, largest)
         while self._done < len(share):
             # A permutation is faster in large pieces, but the first item should not wait for one.
-            stop = min(len(share), self._done + (_ORDER_AHEAD if size > self.first_block else 1) * size)
+            stop = min(len(share), self._done + (_ORDER_AHEAD if size > first else 1) * size)
             numbers = self.order(share.positions(self._done, stop))
             while len(numbers):
                 block, numbers = numbers[:size], numbers[size:]

@@ -19,7 +19,17 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, SourceNotFoundError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.iterators import GlobalShuffle, IteratorNode, Mux, Packed, Repeat, merge_states, mix, stack_packs
+from ledgerbeam.iterators import (
+    Batches,
+    GlobalShuffle,
+    IteratorNode,
+    Mux,
+    Packed,
+    Repeat,
+    merge_states,
+    mix,
+    stack_packs,
+)
 from ledgerbeam.iterators.testing import through_json
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources.documents import DocumentLengths
@@ -383,3 +393,12 @@ def test_packs_made_again_under_an_open_reader_are_refused(tmp_path: Path) -> No
     with pytest.raises(ChangedSourceError, match="open them again"):
         next(iter(before))
     assert len(next(iter(Packed(packs)))["documents"]) == 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 12, 64])
+def test_batches_of_packs_are_views_of_what_was_read(tmp_path: Path, size: int) -> None:
+    prefix = write_documents(tmp_path / "d", [37, 90, 11] * 900)
+    packed = Packed(write_packs(tmp_path / "packs", [prefix], PackDocuments(128)), shuffle=True)
+    batches = [(batch, stack_packs(batch)) for batch in Batches(packed, size)]
+    assert sum(len(batch) for batch, _ in batches) == len(packed)
+    assert all(np.shares_memory(stacked["tokens"], batch[0]["tokens"]) for batch, stacked in batches)
