@@ -25,6 +25,8 @@ from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.opening import local_path, sidecar_folder
 from ledgerbeam.ledger.worker.limits import HostLimits, Limit, Meter
 
+_LOOK_SECONDS = 0.1  # between two looks at the calls in progress
+
 _asking: ContextVar[frozenset[bytes]] = ContextVar("ledgerbeam.ledger.asking", default=frozenset())
 _place: ContextVar[AnswersPlace | None] = ContextVar("ledgerbeam.ledger.answers", default=None)
 
@@ -166,13 +168,17 @@ class TaskAnswers:
         task: Any = asyncio.current_task()
         self._calling.add(task)
         task.add_done_callback(self._calling.discard)
-        return await call()
+        try:
+            return await call()
+        except BaseException:  # a refused call waits for its turn again
+            self._calling.discard(task)
+            raise
 
     async def settle(self) -> None:
         """Begin no call any more, and wait until the answers of those in progress are stored."""
         self._is_settled = True
-        if self._calling:
-            await asyncio.wait(self._calling)
+        while self._calling:
+            await asyncio.wait(self._calling, timeout=_LOOK_SECONDS)
 
     async def _known(self) -> dict[bytes, bytes]:
         if self._loading is None:
