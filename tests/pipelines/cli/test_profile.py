@@ -190,7 +190,7 @@ def test_an_interrupted_job_writes_its_profile_and_notes_its_time(place: Workspa
 
 def test_the_other_jobs_are_profiled_too(place: Workspace) -> None:
     options = ("--ledger", "L2", "--profile", "profile.json")
-    big = place.jsonl("big/a.jsonl", 20_000)
+    big = place.jsonl("big/a.jsonl", 200_000)  # a worker that ends at once has no stacks
     place.run("index", big, *options, status=0)
     assert len(profiles(place.root)) == 1
     found = place.run("ledger", "status", "L2", "--json").json["last_run"]["time"]["seconds"]
