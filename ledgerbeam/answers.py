@@ -32,7 +32,6 @@ _DOWN = 10  # refused calls without a success, after which the service counts as
 _FIRST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # while the service is down, in seconds: each pause is twice as long
 _WORTH_WORDS = 4.0  # shortest pause that is logged, in seconds
 _LOOK_SECONDS = 1.0  # longest time between two checks whether a call may start
-_IDLE_SECONDS = 0.05  # time between two checks whether the calls in progress have ended
 
 _log = library_logger(__name__)
 
@@ -77,7 +76,6 @@ class Gate:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits
         self._turn = asyncio.Lock()
-        self._calls = 0  # in progress
         self._refused = 0  # calls since the last success
         self._pause = 0.0  # length of the last pause that the service did not set
         self._until = 0.0  # time of its end
@@ -93,7 +91,6 @@ class Gate:
                     await self._admitted(tokens)
                 if not (tries := self._is_down):  # else no other call starts until this one has ended
                     await turn.aclose()
-                self._calls += 1
                 try:
                     answer = await ask()
                     if tries or not self._is_down:  # else the call was in progress when the pause began
@@ -103,19 +100,12 @@ class Gate:
                     if self.limits is not None:
                         self.limits.give_back(tokens)
                     refused = error
-                finally:
-                    self._calls -= 1
                 self._refused += 1
                 if self._is_down:
                     self._begin_pause(refused, is_new=tries or self._refused == _DOWN)
             with waiting():
                 await asyncio.sleep(wait if refused.retry_after is None else refused.retry_after)
             wait = min(2 * wait, _MOST_PAUSE)
-
-    async def idle(self) -> None:
-        """Wait until no call is in progress."""
-        while self._calls:
-            await asyncio.sleep(_IDLE_SECONDS)
 
     @property
     def _is_down(self) -> bool:

@@ -78,14 +78,13 @@ class AsyncCalls:
         self._first, self._answers = later.started, later.answers
         try:
             yield
-            if later.answers is not None:  # calls in progress are paid, also if the task has failed
-                event_loop().run(later.answers.settle())
+            _settle(later)  # calls in progress are paid, also if the task has failed
         finally:
             ended, failure = self._ended, None if self._answers is None else self._answers.failure
             if isinstance(failure, (BudgetSpentError, NoAnswerError, ServiceError)):
                 ended = failure
-            if type(ended) is BudgetSpentError:  # no call starts any more, and those in progress are paid
-                event_loop().run(self._gate.idle())
+            if type(ended) is BudgetSpentError:
+                _settle(later, *self._later.values())
             for outcomes in self._running:
                 outcomes.close()
             self._running.clear()
@@ -204,6 +203,13 @@ class _Later:
         every = chain.from_iterable(blocks_of(records))
         self.values = (copied(record) for record in every if type(record) is not Unreadable)
         self.started: _Started = deque()
+
+
+def _settle(*tasks: _Later) -> None:
+    """Let tasks begin no call any more, and store the answers of their calls in progress."""
+    for one in tasks:
+        if one.answers is not None:
+            event_loop().run(one.answers.settle())
 
 
 def _outcome(future: Future[tuple[Any, BaseException | None]]) -> _Outcome:
