@@ -8,6 +8,7 @@ the works directly (`Works`), and `transforms.on_beam` makes a Beam transform of
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from ledgerbeam.ledger.worker.run_folders import ISOLATION, TaskBudget
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.user_code.modules import require_modules
 from ledgerbeam.user_code.objects import close_objects
 
 # A function that packs listed files, in order, into composite sources. Picklable.
@@ -65,6 +67,14 @@ class LedgerHandle:
     run: str = ""
     # Hashes of the modules of user code at the start of the job, by module name
     modules: Mapping[str, str] = field(default_factory=dict)
+    _checked: set[str] = field(default_factory=set, compare=False, repr=False)  # modules
+
+    def check_modules(self) -> None:
+        """Check the imported modules of user code. FunctionError: one has changed since the job was created."""
+        loaded = self.modules.keys() & sys.modules.keys()
+        if loaded - self._checked:
+            require_modules(self.modules, loaded)
+            self._checked.update(loaded)
 
     def store(self) -> LedgerStore:
         """Return the ledger, which this process opens once. The first call also reads a remote ledger."""

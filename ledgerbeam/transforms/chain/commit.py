@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ from ledgerbeam.ledger.worker.reports import take_times, timed
 from ledgerbeam.ledger.worker.run_folders import CommitNotes
 from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, Emit, LedgerHandle, StepWork
 from ledgerbeam.transforms.chain.write import WrittenTask
-from ledgerbeam.user_code.modules import require_modules
 
 HELD = 1_000  # maximum number of summaries that a worker holds until they are committed
 
@@ -77,7 +75,6 @@ class _Commit(StepWork):
         self._most_rejected = most_rejected
         self._has_downstream = has_downstream
         self._notes: CommitNotes | None = None
-        self._checked: set[str] = set()
         self._held: list[CommittedTask] = []
         self._rejected: dict[bytes, int] = {}  # by task, so that a repeated bundle counts once
 
@@ -86,10 +83,7 @@ class _Commit(StepWork):
 
     def process(self, element: WrittenTask | NoneTask | FailedTask) -> list[CommittedTask]:
         with timed("ledger"), self._ledger.fatal_errors():
-            loaded = self._ledger.modules.keys() & sys.modules.keys()
-            if loaded != self._checked:  # each imported module of user code is checked before its results are recorded
-                require_modules(self._ledger.modules, loaded)
-                self._checked = loaded
+            self._ledger.check_modules()  # some may have been imported meanwhile
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
                 task = element.task

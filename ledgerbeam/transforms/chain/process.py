@@ -6,7 +6,6 @@ Other results of a function are refused: the ledger could not trace an output to
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ from ledgerbeam.transforms.chain.base import (
 )
 from ledgerbeam.transforms.chain.schedule import this_overlap
 from ledgerbeam.user_code.guards import describe_error, failed_by, is_interrupt, running_user_code
-from ledgerbeam.user_code.modules import require_modules
 from ledgerbeam.user_code.objects import take_set_ups
 
 TaskResult = Task | NoneTask | FailedTask
@@ -163,8 +161,8 @@ class _Process(StepWork):
             set_up()
         self._set_ups = take_set_ups()
         if self._ledger is not None:
-            with self._ledger.fatal_errors():  # before anything is published; a later import is checked at the commit
-                require_modules(self._ledger.modules, self._ledger.modules.keys() & sys.modules.keys())
+            with self._ledger.fatal_errors():  # before anything is published
+                self._ledger.check_modules()
             self._ledger.note_set_ups(self._set_ups)
 
     def start_bundle(self) -> None:
