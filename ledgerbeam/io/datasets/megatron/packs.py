@@ -190,6 +190,7 @@ class PackReader:
         """Hash of the catalog, which covers all packs and the versions of their datasets."""
         self._files = [f"{self.url}/{_decoded(name)}" for name in rows.column("file").to_pylist()]
         self._checksums: list[str] = rows.column("checksum").to_pylist()
+        self._known: dict[int, FileInfo] = {}  # local files with their checksums
         self.blocks: list[int] = rows.column("packs").to_pylist()
         self._ends = np.cumsum(self.blocks, dtype=np.int64)
         sources = [_decoded(name) for name in rows.column("source").to_pylist()]
@@ -319,12 +320,16 @@ class PackReader:
 
     def _open_file(self, number: int) -> _PackFile:
         url = self._files[number]
+        found = stat(url) if is_local(url) else None  # before the file is mapped: another one may take its place
         data = map_file(url) if is_local(url) else read_bytes(url, self.options)
-        if f"blake3:{blake3(data).digest()[:16].hex()}" != self._checksums[number]:
-            raise ChangedSourceError(
-                f"{url}: changed since the packs were opened; open them again, or if that does not help, run the same "
-                "ledgerbeam pack again"
-            )
+        if found is None or self._known.get(number) != found:
+            if f"blake3:{blake3(data).digest()[:16].hex()}" != self._checksums[number]:
+                raise ChangedSourceError(
+                    f"{url}: changed since the packs were opened; open them again, or if that does not help, run the "
+                    "same ledgerbeam pack again"
+                )
+            if found is not None:
+                self._known[number] = found
         return _PackFile(data, url)
 
     def _open_dataset(self, number: int) -> tuple[Any, int]:
