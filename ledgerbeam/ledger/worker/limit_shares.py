@@ -3,7 +3,7 @@
 One host uses all of a limit. The hosts of a remote ledger divide it. The launcher of each host publishes one object,
 ``work/limits/HOST.json``, with the share of the host in each limit. A larger share is valid only after the launcher has
 published it, and has then read that the shares of all hosts do not exceed the limit. A smaller share is valid before it
-is published. So the sum never exceeds the limit, whatever the clocks of the hosts.
+is published. So the sum never exceeds the limit, also if the clocks of the hosts differ.
 
 The share of a rate expires, first for its host, then for the others, unless the launcher publishes it again. What other
 hosts have used in the past window counts as used by the host that takes over their share. The share of a budget does

@@ -205,7 +205,7 @@ class HostLimits:
             state["asked"] = 1
 
     def take(self, tokens: int | None) -> float:
-        """Count a call if it may start now. `tokens` are those of the request and its answer.
+        """Count a call if it may start now, with the tokens of the request and its answer.
 
         Returns:
             0 if the call was counted. Else the time after which to try again, in seconds.

@@ -165,7 +165,7 @@ class ListedJob(ShardJob):
     @property
     @abstractmethod
     def reader(self) -> type[ListedSources]:
-        """The class with which workers read the files with their lists."""
+        """The class that workers use to read the files with their lists."""
 
     @property
     def lists_folder(self) -> str:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Maximum number of records, sources and bytes that schemas are inferred from, spread over each source.
 SAMPLE_RECORDS, SAMPLE_SOURCES, SAMPLE_BYTES = 1_000, 32, 64 * 2**20
 ASKED_RECORDS = 16  # sampled for an async function, which is called with one after the other
-LISTED_PAGES = 4  # number of pages of the listing from which these sources are chosen
+LISTED_PAGES = 4  # these sources are of the first pages of the listing
 _AT_ONCE = 16
 
 

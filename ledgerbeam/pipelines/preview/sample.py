@@ -300,7 +300,7 @@ def try_function(
         work: The mapping function for a trial of the job, see `trial_work`.
         on_set_up: Called before the first record with the seconds of importing or building the functions.
         answers: Keeps their answers, see `ShardJob.answers_of_sample`.
-        to: Format in which each result is encoded, and decoded again. With None it is as returned.
+        to: Each result is encoded in this format, and decoded again. None leaves it as it was returned.
         tracer: Tracer of the functions in `work`; None for no trace.
 
     Raises:
