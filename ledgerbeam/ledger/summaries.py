@@ -36,6 +36,7 @@ class OutputShard:
         index: Name of its index, if one was written with it.
         source_id: The 16 bytes of `Source.id`.
         source_version: Version of the source; empty for a pack.
+        source_size: Bytes of the source.
     """
 
     name: str
@@ -47,6 +48,7 @@ class OutputShard:
     index: str | None = None
     source_id: bytes = b""
     source_version: str = ""
+    source_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class DatasetManifest:
             None if index is None else index.output.name.removeprefix(folder),
             row.source_id,
             row.version,
+            row.size,
         )
 
     def _state(self) -> tuple[object, ...]:

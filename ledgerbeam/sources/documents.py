@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import SourceError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.datasets.megatron.index import MegatronIndex
+from ledgerbeam.io.datasets.megatron.packs import packed_ranges
 from ledgerbeam.io.datasets.megatron.reader import MegatronReader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.reader import RawRecord
@@ -50,10 +51,12 @@ class DocumentSources:
 
     Attributes:
         eod: Token that will be added to each document; a dataset whose documents end with it is refused.
+        packs: Folder that may have earlier packs of the datasets.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     eod: int | None = None
+    packs: str | None = None
 
     def kind_of(self, source: Source) -> SourceKind:
         self.check_names([source.url])
@@ -77,18 +80,34 @@ class _DocumentFile(SourceKind):
         return listed_files(source) + ([] if index is None else [index])
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a dataset at multiples of `task_bytes` of the `.bin`. So documents that are added move no division."""
-        del changed  # the version covers the index
+        """Divide a dataset at multiples of `task_bytes` of the `.bin`.
+
+        In a dataset that has grown, the earlier documents stay divided as they were packed.
+        """
         source = with_file_marks(source, self.sources.storage_options)
         index = self._index(source)
         index.check_ends(source.size)
         count = index.layout.documents
-        marks = np.arange(0, source.size, limits.task_bytes or max(1, source.size))
-        first = index.documents[:-1].searchsorted(index.pointers.searchsorted(marks)) if count else marks[:0]
         if index.layout.dtype.kind not in "iu":
             raise SourceError(f"{source.url}: expected tokens that are integers, found {index.layout.dtype}")
         self._refuse_second_end(source, count)
-        return Cut(source, list(pairwise(np.unique(np.append(first, [0, count])).tolist())))
+        marks = np.arange(0, source.size, limits.task_bytes or max(1, source.size))
+        first = index.documents[:-1].searchsorted(index.pointers.searchsorted(marks)) if count else marks[:0]
+        kept = self._kept_bounds(source, index) if changed else [0]
+        return Cut(source, list(pairwise(np.unique([*kept, *first[first > kept[-1]], count]).tolist())))
+
+    def _kept_bounds(self, source: Source, index: MegatronIndex) -> list[int]:
+        """Return the bounds of the ranges in which the documents were packed before, or only 0.
+
+        No range is kept if no document starts at the byte where the dataset ended then.
+        """
+        folder, options = self.sources.packs, dict(self.sources.storage_options)
+        ranges, end = ([], 0) if folder is None else packed_ranges(folder, source.url, options)
+        sequence = index.pointers.searchsorted(end)
+        added = int(index.documents.searchsorted(sequence))  # first document after the earlier ones
+        begin = source.size if sequence == len(index.pointers) else index.pointers[sequence]
+        is_longer = begin == end and index.documents[added] == sequence
+        return [0, *ranges, added] if ranges and is_longer and ranges[-1] < added else [0]
 
     def open(self, source: Source) -> _OpenDocuments:
         return _OpenDocuments(self._index(source))

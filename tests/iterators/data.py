@@ -270,12 +270,12 @@ def write_packs(
     task_bytes: int = 1 << 20,
     options: Options | None = None,
 ) -> str:
-    """Write packs as `ledgerbeam pack` does, without a job."""
-    opened, rows = DocumentSources(options or {}, eod), []
+    """Write packs as `ledgerbeam pack` does, without a job. Datasets with packs in the folder have changed since."""
+    opened, rows = DocumentSources(options or {}, eod, str(folder)), []
     for prefix in prefixes:
         found = stat_source(f"{prefix}.bin", options)
         source = Source(found.url, found.size, found.version)
-        for task in opened.kind_of(source).cut(source, TaskLimits(task_bytes)).tasks():
+        for task in opened.kind_of(source).cut(source, TaskLimits(task_bytes), changed=True).tasks():
             done = work(task.replace(records=TaskReader(opened).read(task)))
             if isinstance(done, NoneTask):
                 continue
@@ -283,8 +283,8 @@ def write_packs(
             (file,) = PacksEncoder({"length": work.length, "eod": eod}).of_task(task).encode(packs)
             name = f"{Path(prefix).name}-{task.start:010d}.arrow"
             publish_bytes(f"{folder}/{name}", file.data, options)
-            digest = content_checksum([file.data])
-            rows.append((name.encode(), file.records, digest, source.url.encode(), source.version))
+            of_source = (source.url.encode(), source.version, source.size, task.start)
+            rows.append((name.encode(), file.records, content_checksum([file.data]), *of_source))
     write_pack_catalog(str(folder), rows, options)
     return str(folder)
 

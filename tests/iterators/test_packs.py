@@ -119,6 +119,35 @@ def test_each_token_of_each_document_is_in_one_pack(
         assert check_pack(one, documents, length) == found[number]
 
 
+@settings(deadline=None, max_examples=50)
+@given(
+    growth=st.lists(st.lists(st.integers(0, 40), max_size=30), min_size=1, max_size=5).filter(lambda one: any(one[0])),
+    sizes=st.lists(st.sampled_from([1, 100, 1 << 20]), min_size=5, max_size=5),
+    strategy=st.sampled_from(["best-fit", "concat"]),
+    eod=st.sampled_from([None, 59_999]),
+)
+def test_documents_that_are_added_add_packs_and_change_none(
+    growth: list[list[int]],
+    sizes: list[int],
+    strategy: Any,
+    eod: int | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder, work = tmp_path_factory.mktemp("grown"), PackDocuments(24, strategy, eod is not None)
+    lengths: list[int] = []
+    before: list[Any] = []
+    for added, task_bytes in zip(growth, sizes, strict=False):
+        lengths += added
+        prefix = write_documents(folder / "d", lengths)
+        packed = Packed(write_packs(folder / "packs", [prefix], work, eod=eod, task_bytes=task_bytes), pad=PAD)
+        after = [plain(pack) for pack in packed]
+        assert after[: len(before)] == before
+        found = Counter(document for pack in after[len(before) :] for document in pack["documents"])
+        assert set(found) == {len(lengths) - len(added) + place for place, size in enumerate(added) if size}
+        before = after
+    assert packed.sizes(np.arange(len(packed))).sum() == sum(size + (eod is not None) for size in lengths if size)
+
+
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=120), st.integers(8, 32) | st.just(2**31 - 1))
 def test_best_fit_fills_packs_as_the_naive_algorithm(lengths: list[int], length: int) -> None:

@@ -246,7 +246,7 @@ def test_shards_come_by_source_and_record_each_with_its_index(store: LmdbStore) 
     assert all(shard.index == f"{shard.name}.idx" for shard in shards)
     assert dataclasses.astuple(shards[1]) == (
         *("a.jsonl-0000000010.jsonl", 110, "sum-a.jsonl-0000000010.jsonl", 7, "/data/a.jsonl", 10),
-        *("a.jsonl-0000000010.jsonl.idx", sources[1].id, sources[1].version),
+        *("a.jsonl-0000000010.jsonl.idx", sources[1].id, sources[1].version, sources[1].size),
     )
     assert list(manifest) == shards, "it cannot be read twice"
 

@@ -223,7 +223,7 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
         with environment.read() as txn:
             for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
                 fields = txn.get(tables.SOURCES, source)
-                file = ("", "") if fields is None else _file_of(read_source_fields(fields))
+                file = ("", "", 0) if fields is None else _file_of(read_source_fields(fields))
                 rows += _output_rows(txn, source, file, map(itemgetter(1), group))
         yield from rows
 
@@ -275,13 +275,13 @@ def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
             accounts.require_counted(txn, sums)
 
 
-def _file_of(fields: dict[str, Any]) -> tuple[str, str]:
-    return fields["url"], fields["version"]
+def _file_of(fields: dict[str, Any]) -> tuple[str, str, int]:
+    return fields["url"], fields["version"], fields["size"]
 
 
-def _output_rows(txn: Transaction, source: bytes, file: Sequence[str], rows: Any) -> list[OutputRow]:
-    (url, version), complete = file, txn.get(tables.COMPLETED, source) is not None
-    return [OutputRow(url, source, complete, decode_output(row)[0], version) for row in rows]
+def _output_rows(txn: Transaction, source: bytes, file: Sequence[Any], rows: Any) -> list[OutputRow]:
+    (url, version, size), complete = file, txn.get(tables.COMPLETED, source) is not None
+    return [OutputRow(url, source, complete, decode_output(row)[0], version, size) for row in rows]
 
 
 def url_of(txn: Transaction, source: bytes) -> str:

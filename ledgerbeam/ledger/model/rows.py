@@ -286,6 +286,7 @@ class OutputRow:
     complete: bool
     output: Output
     version: str = ""  # of the source
+    size: int = 0  # of the source in bytes
 
 
 class OutputColumns(NamedTuple):

@@ -22,9 +22,10 @@ class DatasetsToPack(ListedFiles):
     """Megatron datasets whose documents are read as lengths."""
 
     eod: int | None = None  # see `DocumentSources`
+    packs: str
 
     def opened(self, options: Options) -> Sources:
-        return DocumentSources(dict(options or {}), self.eod)
+        return DocumentSources(dict(options or {}), self.eod, self.packs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class PackJob(ShardJob):
 
     @cached_property
     def _datasets(self) -> DatasetsToPack:
-        return DatasetsToPack(**vars(self.files), eod=self.eod)
+        return DatasetsToPack(**vars(self.files), eod=self.eod, packs=str(self.output))
 
     def parameters(self) -> dict[str, Json]:
         rules: dict[str, Json] = {"length": self.length, "strategy": self.strategy, "eod": self.eod}

@@ -73,7 +73,15 @@ def publish_packs(dataset: metadata.PublishedShards) -> metadata.Published:
     dataset.require_whole()
     dataset.require_suffix(".arrow", "run the job with --on-job-change restart, or with another ledger and output")
     rows = (
-        (os.fsencode(shard.name), shard.records, shard.checksum, os.fsencode(shard.source), shard.source_version)
+        (
+            os.fsencode(shard.name),
+            shard.records,
+            shard.checksum,
+            os.fsencode(shard.source),
+            shard.source_version,
+            shard.source_size,
+            shard.first,
+        )
         for shard in dataset.shards
     )
     return write_pack_catalog(dataset.root, rows, dataset.options), {}

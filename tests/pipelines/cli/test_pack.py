@@ -60,17 +60,23 @@ def test_a_job_packs_datasets_and_later_ones_add_packs_and_change_none(workspace
     assert longer.sizes(np.arange(len(longer))).sum() == (lengths + (lengths > 0)).sum()
 
 
-def test_a_grown_dataset_keeps_the_packs_of_its_full_tasks(workspace: Workspace) -> None:
-    write_data(workspace, "a", 300)
+def test_a_dataset_that_grows_keeps_its_packs_and_another_one_does_not(workspace: Workspace) -> None:
+    lengths = np.random.default_rng(1).integers(1, 90, 300).tolist()
+    prefix = write_data(workspace, "a", 300)
+    write_documents(Path(prefix), lengths)
     workspace.succeed(*COMMAND)
     before = rows_of(workspace.root / "out")
-    lengths = np.random.default_rng(1).integers(0, 90, 300).tolist()
-    write_documents(workspace.root / "data" / "a", [*lengths, 5, 70, 31] * 2)
+    write_documents(Path(prefix), [*lengths, 5, 70, 31])
+    assert workspace.run(*COMMAND, env={"LEDGERBEAM_FAULT": "published.before:1"}).status == -signal.SIGKILL
     workspace.succeed(*COMMAND)
     after = rows_of(workspace.root / "out")
-    assert sorted(before)[:-1] == sorted(after)[: len(before) - 1]
-    assert all(after[name] == before[name] for name in sorted(before)[:-1])
-    assert len(after) > len(before)
+    assert before.items() <= after.items()
+    assert len(after) == len(before) + 1
+
+    write_documents(Path(prefix), lengths[::-1])
+    for place in (), ("--output", "fresh", "--ledger", "L2"):
+        workspace.succeed(*COMMAND, *place)
+    assert rows_of(workspace.root / "out") == rows_of(workspace.root / "fresh")
 
 
 def rows_of(folder: Path) -> dict[str, Any]:

@@ -51,6 +51,8 @@ _ROWS = pa.schema(
         ("checksum", pa.string()),
         ("source", pa.binary()),
         ("version", pa.string()),
+        ("size", pa.int64()),  # of the `.bin` in bytes
+        ("first", pa.int64()),  # number of the first document of the range that the file packs
     ]
 )
 
@@ -85,17 +87,32 @@ def encode_packs(pieces: Pieces, facts: Mapping[str, Any]) -> bytes:
 
 
 def write_pack_catalog(
-    folder: str, rows: Iterable[tuple[bytes, int, str, bytes, str]], options: Options | None
+    folder: str, rows: Iterable[tuple[bytes, int, str, bytes, str, int, int]], options: Options | None
 ) -> list[str]:
     """Write the catalog of a folder of packs, and return its URL in a list.
 
-    A row is the name of a file, its number of packs and checksum, and the URL and the version of its dataset.
+    A row is the name of a file, its number of packs and checksum, the URL, version and size of its dataset, and the
+    number of its first document.
     """
     listed = list(rows)
     facts = _PackFile(read_bytes(f"{folder}/{_decoded(listed[0][0])}", options), folder).facts
     table = pa.table([pa.array(column) for column in zip(*listed, strict=True)], schema=_ROWS)
     publish_bytes(f"{folder}/{CATALOG}", _arrow_bytes(table, {"length": facts["length"], "eod": facts["eod"]}), options)
     return [f"{folder}/{CATALOG}"]
+
+
+def packed_ranges(folder: str, dataset: str, options: Options | None) -> tuple[list[int], int]:
+    """Return the first document of each range in which a dataset was packed, and the size of its `.bin` then.
+
+    The dataset is given by the URL of its `.bin`. The list is empty if the folder has no packs of it.
+    """
+    try:
+        rows, _ = _read_arrow(read_bytes(f"{folder}/{CATALOG}", options), f"{folder}/{CATALOG}")
+    except SourceNotFoundError:
+        return [], 0
+    columns = (rows.column(name).to_pylist() for name in ("source", "first", "size"))
+    found = [(first, size) for source, first, size in zip(*columns, strict=True) if _decoded(source) == dataset]
+    return [first for first, _ in found], found[-1][1] if found else 0
 
 
 def _arrow_bytes(table: pa.Table, facts: Mapping[str, Any]) -> bytes:
