@@ -21,7 +21,7 @@
     ├── UnsupportedShapeError      (ValueError)         a transform whose outputs cannot be traced to their source
     ├── RejectLimitError           (RuntimeError)       more rejected records than the user allows
     ├── BudgetSpentError           (RuntimeError)       a budget of paid calls that is spent
-    ├── ServiceError               (RuntimeError)       a service that refuses all calls of a job
+    ├── ServiceError               (RuntimeError)       calls of a service that all fail
     ├── TasksFailedError           (RuntimeError)       failed tasks, raised by `Result.raise_for_failures`
     ├── PublicationError           (RuntimeError)       complete outputs that cannot be published as a dataset
     ├── WorkerDiedError            (RuntimeError)       a worker that ended without a report
@@ -133,7 +133,7 @@ class BudgetSpentError(LedgerbeamError, RuntimeError):
 
 
 class ServiceError(LedgerbeamError, RuntimeError):
-    """A service that refuses all calls, for example because of a wrong key. It ends the job."""
+    """Calls of a service that all fail, for example because of a wrong key. It ends the job."""
 
 
 class TasksFailedError(LedgerbeamError, RuntimeError):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 
 from ledgerbeam._base.disk import make_folders
 from ledgerbeam._base.lazy import np
-from ledgerbeam.errors import BudgetSpentError, FunctionError, StorageError, UsageError
+from ledgerbeam.errors import BudgetSpentError, FunctionError, ServiceError, StorageError, UsageError
 
 UNITS = ("calls", "tokens")
 WINDOWS = {"s": 1, "min": 60, "h": 3600}  # lengths of the windows of rates, in seconds
@@ -213,6 +213,7 @@ class HostLimits:
         Raises:
             BudgetSpentError: A budget has too little left for the call.
             FunctionError: The call is larger than a limit.
+            ServiceError: A limit counts tokens, and the call has none.
         """
         sizes = self._sizes(tokens)
         with self.meter.locked() as state:
@@ -236,7 +237,7 @@ class HostLimits:
         if tokens is not None and (not isinstance(tokens, int) or tokens < 0):
             raise FunctionError(f"ledgerbeam.remember: tokens={tokens!r}; expected a whole number from 0 on, or None")
         if tokens is None and any(limit.unit == "tokens" for limit in self.limits):
-            raise FunctionError(
+            raise ServiceError(  # of every call
                 "ledgerbeam.remember: the job limits tokens; give the most tokens of the request and its answer, as in "
                 "remember(request, call, tokens=1200)"
             )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import BudgetSpentError, FunctionError, UsageError
+from ledgerbeam.errors import BudgetSpentError, FunctionError, ServiceError, UsageError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.worker.limit_shares import LimitShares
 from ledgerbeam.ledger.worker.limits import HostLimits, Limit, Meter, parse_limits
@@ -250,7 +250,7 @@ def test_a_refused_call_costs_nothing_and_a_meter_is_added_to_another(tmp_path: 
         assert [int(state["limits"][limit.place]["used"]) for limit in limits[:2]] == [1, 0]
     with pytest.raises(FunctionError, match="101 tokens can never start within --rate 100tokens/min"):
         host.take(101)
-    with pytest.raises(FunctionError, match="tokens=1200"):
+    with pytest.raises(ServiceError, match="tokens=1200"):
         host.take(None)
     for tokens in (-1, 1.5, "5"):
         with pytest.raises(FunctionError, match="expected a whole number"):

@@ -378,6 +378,14 @@ def test_limits_are_for_calls_that_are_remembered(labelling: Workspace) -> None:
     assert "limited nothing" in labelling.succeed(*words).err
 
 
+def test_a_limit_of_tokens_ends_a_job_whose_calls_have_none(labelling: Workspace, model: LoopbackModel) -> None:
+    ended = labelling.run(*job("twins", "--rate", "1000tokens/s"), status=1)
+    assert "tokens=1200" in ended.err
+    assert not model.asked
+    labelling.succeed(*job("twins"))
+    require_all(labelling)
+
+
 AUDITED = """
 
 seen = []

@@ -47,7 +47,8 @@ def answers(store: LedgerStore, args: argparse.Namespace) -> int:
         print(f"{counted(number, 'answer')} deleted")
     else:
         of, at = ("", f" at {stored.folder}") if stored.is_kept else (f" of {counted(len(sources), 'source')}", "")
-        print(f"{counted(number, 'answer')}{of}, {plain:,} bytes, stored in {size:,}{at}")
+        to = f" -> {args.output}" if args.output else ""
+        print(f"{counted(number, 'answer')}{of}, {plain:,} bytes, stored in {size:,}{at}{to}")
     return 0
 
 
