@@ -188,7 +188,6 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
     from ledgerbeam.pipelines.jobs.map import mapped_functions
     from ledgerbeam.pipelines.outputs.columns import read_batch_schema
-    from ledgerbeam.pipelines.preview.dry_run import SampleCall
     from ledgerbeam.user_code.objects import read_values, watched_checksums
 
     parse_on_error(values.on_error)
@@ -223,6 +222,8 @@ def map_call(kind: "type[MapJob]", values: Values, written: Mapping[str, Any]) -
     for option, chosen in (("--only-failed", values.only_failed), ("--only-rejected", values.only_rejected)):
         if chosen:
             raise UsageError(f"{option} reads the ledger, and --sample reads none: leave one of them out")
+    from ledgerbeam.pipelines.preview.dry_run import SampleCall  # brings pyarrow
+
     return SampleCall(cast("MapJob", call.job).with_batch_schema(), values.sample)
 
 

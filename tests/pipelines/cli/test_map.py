@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_records_of_many_sources_are_mapped_in_order_with_an_index(workspace: Wo
     assert all(r["text"].startswith("TEXT") for r in workspace.records("out"))
     with JsonlReader(str(workspace.root / "out/sub/b.jsonl-0000000000.jsonl")) as reader:
         assert reader[49]["id"] == 149
+
+
+def test_a_finished_job_is_told_without_what_takes_long_to_import(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 10)
+    words = ["map", "functions:upper", "in/a.jsonl", "--output", "out", "--to", "jsonl"]
+    workspace.succeed(*words)
+    code = (
+        f"import sys; from ledgerbeam.pipelines.cli.cli import main; sys.argv[1:] = {words}; main(); "
+        "sys.exit(str({'apache_beam', 'asyncio', 'numpy', 'pyarrow'} & sys.modules.keys()))"
+    )
+    ran = workspace.call(sys.executable, "-c", code, status=1, err="set()")
+    assert "1 source complete (1 skipped" in ran.out
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
