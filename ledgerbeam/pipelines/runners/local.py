@@ -64,6 +64,7 @@ _JOB, _TMP = "job.json", "tmp"  # names in the folder of a pass: the job file, a
 TIME_SECONDS = 60.0
 # Interval at which the launcher folds the workers' records of a remote ledger and checks the rejects, in seconds.
 REFRESH_SECONDS = 5.0
+_LOOKED_AT = 10_000  # sources whose rows in the ledger are in memory together
 
 
 @dataclasses.dataclass(eq=False)
@@ -215,7 +216,8 @@ class LocalRunner:
         return self.spec.sources().expected_tasks(known)
 
     def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
-        found = look_at_files(sources, self.store)
+        parts = (sources[start : start + _LOOKED_AT] for start in range(0, len(sources), _LOOKED_AT))
+        found = [row for part in parts for row in look_at_files(part, self.store)]
         if is_first and self._audit is not None:
             self._audit.leave_out(found)
         if is_first:  # this run does not repeat tasks of earlier runs
