@@ -18,18 +18,18 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 # Seconds of a worker: at the start, and per source, small source in a pack, task and byte.
-START_SECONDS, SOURCE_SECONDS, MEMBER_SECONDS, TASK_SECONDS, BYTE_SECONDS = 8.0, 0.0021, 0.0002, 0.0031, 32e-9
+START_SECONDS, SOURCE_SECONDS, MEMBER_SECONDS, TASK_SECONDS, BYTE_SECONDS = 1.6, 0.0005, 0.00008, 0.0018, 26e-9
 
-LEDGER_START, LEDGER_SOURCE, LEDGER_MEMBER, LEDGER_TASK = 200_000, 500, 200, 600
+LEDGER_START, LEDGER_SOURCE, LEDGER_MEMBER, LEDGER_TASK = 200_000, 600, 300, 650
 """Disk bytes of a ledger: at the start, and per source, small source in a pack, and task."""
 
-SOURCE_REQUESTS, READ_REQUESTS, WRITE_REQUESTS, LEDGER_REQUESTS = 6, 2, 2, 0.1
+SOURCE_REQUESTS, READ_REQUESTS, WRITE_REQUESTS, LEDGER_REQUESTS = 4, 2, 2, 0.1
 """Requests to find a source and make its index; then of a task: to read, to write, and to record it in a ledger on an
 object store."""
 
 TASK_OUTPUTS = 2  # number of files of a task: a shard and its index
 
-WORKER_MEMORY, TASK_MEMORY = 171_000_000, 9.8
+WORKER_MEMORY, TASK_MEMORY = 76_000_000, 9.8
 """Bytes of memory of a worker: at the start, and per byte of its task."""
 
 OTHER_TASKS = (4, 16)  # factors of the larger task sizes whose costs are shown as alternatives
