@@ -222,8 +222,8 @@ def make_workspace(root: Path) -> Workspace:
 
 @pytest.fixture
 def workspace(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workspace]:
-    """An empty folder. Quick tests run jobs without an audit, `make slow` with it."""
-    made = replace(make_workspace(tmp_path), audits=request.node.get_closest_marker("slow") is not None)
+    """An empty folder. Quick tests run jobs without an audit, `make slow` and `make long` with it."""
+    made = replace(make_workspace(tmp_path), audits=any(map(request.node.get_closest_marker, ("slow", "long"))))
     yield made
     made.stop()
 

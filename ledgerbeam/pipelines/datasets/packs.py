@@ -33,6 +33,7 @@ class PackJob(ShardJob):
     """Packs the documents of Megatron datasets. A task is a range of documents, and its packs are one file."""
 
     command = "pack"
+    common = ("length", "eod")
 
     to: str = "arrow"
     files: ListedFiles

@@ -164,14 +164,21 @@ class JobSpec(ABC):
         is_another = any(not line.startswith(self.decisions) for line in self.identity().differences(stored))
         if is_another and on_change == "restart":
             return self.with_decisions(say)
-        if is_another and on_change == "accept" and _has_columns(stored) != _has_columns(self.identity()):
-            was, now = ("columns", "records") if _has_columns(stored) else ("records", "columns")
-            raise UsageError(
-                f"ledger {self.ledger}: its job has written {was}, and this one writes {now}; give another --ledger "
-                "and --output, or --on-job-change restart"
-            )
+        if is_another and on_change == "accept":
+            now = self._common(self.identity())
+            for name, was in self._common(stored).items():
+                if was != now[name]:
+                    raise UsageError(
+                        f"ledger {self.ledger}: its outputs have {name} {was}, and this job writes {name} {now[name]}; "
+                        "give another --ledger and --output, or --on-job-change restart"
+                    )
         job = self.with_recorded(stored)
         return job if is_another and on_change == "refuse" else job.with_decisions(say)  # the ledger refuses it
+
+    common: ClassVar[tuple[str, ...]] = ()  # parameters that are equal for all outputs of a folder
+
+    def _common(self, job: Job) -> dict[str, Any]:
+        return {"the form": _form_of(job), **{name: job.parameters.get(name) for name in self.common}}
 
     decisions: ClassVar[tuple[str, ...]] = ()  # prefixes of the parameters that are set before the job starts
 
@@ -369,8 +376,9 @@ class JobSpec(ABC):
         return work_folder_of(self.ledger)
 
 
-def _has_columns(job: Job) -> bool:
-    return job.pipeline == "annotate" or any(map(job.parameters.get, ("mark", "schema of columns")))
+def _form_of(job: Job) -> str:
+    has_columns = job.pipeline == "annotate" or any(map(job.parameters.get, ("mark", "schema of columns")))
+    return "columns" if has_columns else "records"
 
 
 class StageSources:

@@ -79,6 +79,26 @@ def test_a_dataset_that_grows_keeps_its_packs_and_another_one_does_not(workspace
     assert rows_of(workspace.root / "out") == rows_of(workspace.root / "fresh")
 
 
+def test_a_folder_has_one_length_and_end_and_its_catalog_can_be_lost(workspace: Workspace) -> None:
+    prefix = write_data(workspace, "a")
+    workspace.succeed(*COMMAND)
+    write_data(workspace, "b")
+    for other in ("--length", "200"), ("--eod", "59999"):
+        name = other[0].removeprefix("--")
+        found = workspace.run(*COMMAND, *other, "--on-job-change", "accept", status=2)
+        assert f"and this job writes {name} {other[1]}" in found.err
+
+    catalog = workspace.root / "out" / "_packs.arrow"
+    catalog.write_bytes(b"damaged")
+    write_documents(Path(prefix), [20] * 400)
+    found = workspace.run(*COMMAND, status=3)
+    assert "delete it to pack all documents of this dataset anew" in found.out + found.err
+    catalog.unlink()
+    workspace.succeed(*COMMAND)
+    packed = Packed(str(workspace.root / "out"))
+    assert packed.sizes(np.arange(len(packed))).sum() == 400 * 20 + np.random.default_rng(1).integers(0, 90, 300).sum()
+
+
 def rows_of(folder: Path) -> dict[str, Any]:
     """Return the rows of each file of packs, without its metadata, which name the version of the dataset."""
     names = sorted(path.name for path in folder.glob("*-*.arrow"))

@@ -78,7 +78,7 @@ def test_columns_and_records_replace_each_other_in_a_folder_only_by_a_restart(fo
     for _ in range(2):
         written = sorted((folder / "out").rglob("*"))
         other = records if (folder / "out" / CATALOG).exists() else columns
-        with pytest.raises(UsageError, match=r"its job has written (columns|records), and this one writes"):
+        with pytest.raises(UsageError, match=r"its outputs have the form (columns|records), and this job writes"):
             call_here(partial(other, on_job_change="accept"))
         assert sorted((folder / "out").rglob("*")) == written
         call_here(partial(other, on_job_change="restart"))

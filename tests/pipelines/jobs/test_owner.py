@@ -492,8 +492,7 @@ def test_outputs_of_a_source_that_is_gone_and_no_longer_known_are_told(written: 
     assert written.files("out") == kept
     if how == "forgotten":
         ledger = str(next((written.root / ".ledgerbeam").iterdir()))
-        told = written.run("ledger", "forget", ledger, "*/a.jsonl")
-        assert (told.status, "missing from the last listing" in told.out) == (0, True)
+        written.succeed("ledger", "forget", ledger, "*/a.jsonl")
     else:
         (written.root / "out/a.jsonl-0000000000.jsonl").unlink()
     for _ in range(2):

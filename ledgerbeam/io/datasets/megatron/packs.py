@@ -104,13 +104,19 @@ def write_pack_catalog(
 def packed_ranges(folder: str, dataset: str, options: Options | None) -> tuple[list[int], int]:
     """Return the first document of each range in which a dataset was packed, and the size of its `.bin` then.
 
-    The dataset is given by the URL of its `.bin`. The list is empty if the folder has no packs of it.
+    The dataset is given by the URL of its `.bin`. The list is empty if the folder has no packs of it, or no catalog.
     """
+    url = f"{folder}/{CATALOG}"
     try:
-        rows, _ = _read_arrow(read_bytes(f"{folder}/{CATALOG}", options), f"{folder}/{CATALOG}")
+        rows, _ = _read_arrow(read_bytes(url, options), url)
+        columns = [rows.column(name).to_pylist() for name in ("source", "first", "size")]
     except SourceNotFoundError:
         return [], 0
-    columns = (rows.column(name).to_pylist() for name in ("source", "first", "size"))
+    except (SourceError, KeyError) as error:
+        raise SourceError(
+            f"{url}: it does not say how a dataset that has changed was packed ({error}); restore it, or delete it to "
+            "pack all documents of this dataset anew"
+        ) from error
     found = [(first, size) for source, first, size in zip(*columns, strict=True) if _decoded(source) == dataset]
     return [first for first, _ in found], found[-1][1] if found else 0
 
