@@ -53,7 +53,7 @@ NOT_RUN = {
         "# tag_with_dolma.py: runs in the environment of dolma",
         "# tagging.py",
     },
-    "scale": {"$ ledgerbeam map cleaning:clean 'pages/*.jsonl' --output clean --to jsonl --dry-run"},
+    "scale": {"$ ledgerbeam convert 'pages/*.jsonl' --output texts --to jsonl --task-bytes 2M --dry-run"},
     "training-loaders": {"from torchdata.stateful_dataloader import StatefulDataLoader", "from lhotse import CutSet"},
 }
 """First lines of the blocks that need what is not here: torch, lhotse, polars, other tools, a cluster, an hour."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -58,6 +59,11 @@ class DocumentSources:
     eod: int | None = None
     packs: str | None = None
 
+    @cached_property
+    def packed(self) -> dict[str, tuple[list[int], int]]:
+        """The earlier ranges of the datasets; see `packed_ranges`."""
+        return {} if self.packs is None else packed_ranges(self.packs, dict(self.storage_options))
+
     def kind_of(self, source: Source) -> SourceKind:
         self.check_names([source.url])
         return _DocumentFile(self)
@@ -97,12 +103,11 @@ class _DocumentFile(SourceKind):
         return Cut(source, list(pairwise(np.unique([*kept, *first[first > kept[-1]], count]).tolist())))
 
     def _kept_bounds(self, source: Source, index: MegatronIndex) -> list[int]:
-        """Return the bounds of the ranges in which the documents were packed before, or only 0.
+        """Return the bounds of the earlier ranges of packed documents, or only 0.
 
         No range is kept if no document starts at the byte where the dataset ended then.
         """
-        folder, options = self.sources.packs, dict(self.sources.storage_options)
-        ranges, end = ([], 0) if folder is None else packed_ranges(folder, source.url, options)
+        ranges, end = self.sources.packed.get(source.url, ([], 0))
         sequence = index.pointers.searchsorted(end)
         added = int(index.documents.searchsorted(sequence))  # first document after the earlier ones
         begin = source.size if sequence == len(index.pointers) else index.pointers[sequence]

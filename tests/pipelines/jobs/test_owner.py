@@ -492,7 +492,7 @@ def test_outputs_of_a_source_that_is_gone_and_no_longer_known_are_told(written: 
     assert written.files("out") == kept
     if how == "forgotten":
         ledger = str(next((written.root / ".ledgerbeam").iterdir()))
-        written.succeed("ledger", "forget", ledger, "*/a.jsonl")
+        assert "not in the last listing" in written.succeed("ledger", "forget", ledger, "*/a.jsonl").out
     else:
         (written.root / "out/a.jsonl-0000000000.jsonl").unlink()
     for _ in range(2):

@@ -101,24 +101,26 @@ def write_pack_catalog(
     return [f"{folder}/{CATALOG}"]
 
 
-def packed_ranges(folder: str, dataset: str, options: Options | None) -> tuple[list[int], int]:
-    """Return the first document of each range in which a dataset was packed, and the size of its `.bin` then.
+def packed_ranges(folder: str, options: Options | None) -> dict[str, tuple[list[int], int]]:
+    """Return how datasets were packed into a folder: first document of each range, and size of the `.bin` at that time.
 
-    The dataset is given by the URL of its `.bin`. The list is empty if the folder has no packs of it, or no catalog.
+    Datasets are named by the URL of their `.bin`. The result is empty if the folder has no catalog.
     """
     url = f"{folder}/{CATALOG}"
     try:
         rows, _ = _read_arrow(read_bytes(url, options), url)
         columns = [rows.column(name).to_pylist() for name in ("source", "first", "size")]
     except SourceNotFoundError:
-        return [], 0
+        return {}
     except (SourceError, KeyError) as error:
         raise SourceError(
             f"{url}: it does not say how a dataset that has changed was packed ({error}); restore it, or delete it to "
             "pack all documents of this dataset anew"
         ) from error
-    found = [(first, size) for source, first, size in zip(*columns, strict=True) if _decoded(source) == dataset]
-    return [first for first, _ in found], found[-1][1] if found else 0
+    found: dict[str, tuple[list[int], int]] = {}
+    for source, first, size in zip(*columns, strict=True):
+        found.setdefault(_decoded(source), ([], size))[0].append(first)
+    return found
 
 
 def _arrow_bytes(table: pa.Table, facts: Mapping[str, Any]) -> bytes:
